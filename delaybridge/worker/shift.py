@@ -69,16 +69,19 @@ class Shift:
     """Serves the buckets of one node.
 
     node: its name, `host:port`; empty if there is no Cluster. here: the buckets that it has.
-    scanner, lanes: None until the node's clock was read. Made and used on a running loop.
+    scanner, lanes: None until they are built, when the node's clock was read. Made and used on a
+    running loop.
     """
 
-    def __init__(self, common: Common, node: str, nodes: int, buckets: int) -> None:
+    def __init__(
+        self, common: Common, node: str, nodes: int, buckets: int, clock: StoreClock | None = None
+    ) -> None:
         """nodes: among them the worker's bounds are divided. buckets: of the namespace."""
         self._common, self.node = common, node
         self._nodes, self._buckets = nodes, buckets
         self._store, self._settings = common.store, common.settings()
         self.here: dict[int, Bucket] = {}
-        self.clock = StoreClock()
+        self.clock = clock or StoreClock()
         self.alarm = Alarm()
         self.leases = Leases(
             common.store, self.clock, common.emit, common.owner,
@@ -103,14 +106,19 @@ class Shift:
                 self._common.emit(StoreSilent(reason=str(exc)))
             if not self.clock.is_set:
                 await asyncio.sleep(_ASK_AGAIN_S)
-        self.lanes = self._build_lanes()
-        self.lanes.rules_changed(self._common.rules())
-        self.scanner = scanner = self._build_scanner(self.lanes)
+        scanner = self.build()
         work = [scanner.run(), self.leases.keep(scanner), self._watch(scanner), self._trim(scanner)]
         work += [self._compare(scanner), self._look(scanner)]
         if self._channels:
             work.append(self._listen(scanner))
         self._tasks += map(background.start, work)
+
+    def build(self) -> Scanner:
+        """Make lanes and scanner, which do nothing by themselves."""
+        self.lanes = self._build_lanes()
+        self.lanes.rules_changed(self._common.rules())
+        self.scanner = self._build_scanner(self.lanes)
+        return self.scanner
 
     async def end(self) -> None:
         """End its tasks, whatever they do."""

@@ -40,10 +40,10 @@ ANNEXES = (
     "operate/supervisor",
     *("serve/http", "serve/stored", "serve/access", "serve/shared", "serve/api"),
     *("serve/console", "serve/dialects", "serve/server", "serve"),
-    *("operate/terminal", "operate/top", "operate/demo", "operate/cli", "operate"),
+    *("operate/terminal", "operate/top", "operate/demo", "operate/cli", "operate", "testing"),
 )
 # What is imported, or started, by a public name.
-FACES = ("web", "__init__", "__main__")
+FACES = ("web", "pytest_plugin", "__init__", "__main__")
 ROOMS = (*GROUND, *ENGINE, *ANNEXES, *FACES)
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 # The engine's ports, which find an annex when it is asked for.

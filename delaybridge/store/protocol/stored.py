@@ -56,8 +56,8 @@ def stored(row: Row, bucket: int) -> Stored:
     try:
         score, payload = split_record(row.record)
         record = decode_record(payload)
-        headers = _headers(record.headers)
-        properties = _properties(record.properties)
+        headers = headers_of(record.headers)
+        properties = properties_of(record.properties)
         if record.partition is not None:
             properties["partition"] = record.partition
     except DecodeError as exc:
@@ -92,11 +92,13 @@ def stored(row: Row, bucket: int) -> Stored:
     )
 
 
-def _properties(properties: tuple[int, bytes, bytes] | bytes | None) -> dict[str, Any]:
+def properties_of(properties: tuple[int, bytes, bytes] | bytes | None) -> dict[str, Any]:
+    """The properties of a record by name, as callers gave them; DecodeError if they are broken."""
     if isinstance(properties, bytes):
         return dict(decode_table(properties))
     return decode_properties(*properties) if properties else {}
 
 
-def _headers(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:
+def headers_of(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:
+    """The headers of a record as pairs, in order; DecodeError if they are broken."""
     return decode_table(headers) if isinstance(headers, bytes) else list(headers)

@@ -1,0 +1,106 @@
+"""Brokers in memory: they note what was delivered, and refuse what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.publish.memory import MemoryPublisher
+from delaybridge.store.namespace.rules import place_of, places_of
+from delaybridge.store.protocol.stored import headers_of, properties_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredMessage:
+    """A message that a broker has. due: when it was to be delivered; at: when it was.
+
+    headers: pairs, as `client.get` shows them. attempt: 1 if it was not tried before.
+    """
+
+    destination: str
+    body: bytes | None
+    id: str
+    due: datetime
+    at: datetime
+    headers: list[tuple[str, Any]] = field(default_factory=list)
+    properties: dict[str, Any] = field(default_factory=dict)
+    key: bytes | None = None
+    attempt: int = 1
+
+
+class Arrivals:
+    """What all brokers of a bridge have, in order, and which deliveries they are to refuse."""
+
+    def __init__(self, kinds: Mapping[str, str], now_ms: Callable[[], int]) -> None:
+        self.kinds, self._now_ms = kinds, now_ms
+        self.all: list[DeliveredMessage] = []
+        self._failures: dict[str, tuple[int | None, Outcome]] = {}  # place -> how many more
+
+    def place(self, place: str) -> str:
+        """The place as deliveries are compared with it; MessageError if there is none such."""
+        return place_of(place, self.kinds)
+
+    def covers(self, place: str, destination: str) -> bool:
+        """Whether that is the destination itself, its exchange, its topic or its broker."""
+        return place in places_of(destination, self.kinds)
+
+    def fail(self, place: str, times: int | None, error: str) -> None:
+        """Refuse that many deliveries to the place; None: all from now on; 0: none any more."""
+        outcome = Outcome(Verdict.REFUSED, error, Fault.MESSAGE, answered=True)
+        self._failures[self.place(place)] = times, outcome
+
+    def answer_to(self, delivery: Delivery) -> Outcome:
+        """A broker is handed this: note it, unless it is to be refused."""
+        destination = str(delivery.destination)
+        for place, (left, outcome) in self._failures.items():
+            if left != 0 and self.covers(place, destination):
+                self._failures[place] = left and left - 1, outcome
+                return outcome
+        record = delivery.record
+        properties = properties_of(record.properties)
+        if record.partition is not None:
+            properties["partition"] = record.partition
+        self.note(
+            destination, record.body, id=delivery.given_id, due_ms=delivery.due_ms, key=record.key,
+            attempt=delivery.attempt, headers=headers_of(record.headers), properties=properties,
+        )  # fmt: skip
+        return CONFIRMED
+
+    def publish(self, to: Destination, body: bytes, properties: Any) -> None:
+        """A client library has published this itself. properties: as pika has them."""
+        about = {name: value for name, value in vars(properties).items() if value is not None}
+        headers, now_ms = about.pop("headers", {}), self._now_ms()
+        self.note(
+            str(to), body, id=about.get("message_id", ""), due_ms=now_ms,
+            headers=[*headers.items()], properties=about,
+        )  # fmt: skip
+
+    def note(self, destination: str, body: bytes | None, *, due_ms: int, **about: Any) -> None:
+        """A broker has this now."""
+        due, at = time_of(due_ms), time_of(self._now_ms())
+        self.all.append(
+            DeliveredMessage(destination=destination, body=body, due=due, at=at, **about)
+        )
+
+
+class NotingPublisher(MemoryPublisher):
+    """The publisher of one broker. arrivals: of the whole bridge."""
+
+    arrivals: Arrivals
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Note them, or refuse them."""
+        if self.unavailable is None:
+            self.next_outcomes.extend(map(self.arrivals.answer_to, deliveries))
+        super().publish(deliveries)
+
+
+def time_of(ms: int) -> datetime:
+    """An instant of the bridge's clock."""
+    return _EPOCH + timedelta(milliseconds=ms)

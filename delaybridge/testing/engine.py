@@ -1,0 +1,174 @@
+"""The real engine on a clock that is set: one worker's shift, which goes from instant to instant.
+
+There are no leases to keep, no other workers, and no time that passes by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from delaybridge.message import PULL, Limits
+from delaybridge.publish.pull import PullPublisher
+from delaybridge.recurring.stored import first_look, recur
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.lease import LeaseOwner
+from delaybridge.scan.leases.session import Session
+from delaybridge.scan.scanner import Scanner
+from delaybridge.settings.settings import Settings
+from delaybridge.store.calls import Calls
+from delaybridge.store.namespace import registry, rules
+from delaybridge.store.redis.store import AsyncStore
+from delaybridge.testing.brokers import Arrivals, NotingPublisher
+from delaybridge.testing.redis import MemoryRedis
+from delaybridge.worker.shift import Common, Shift, wake_up
+
+_TTL_MS = 2**45  # of the leases: a thousand years
+_TURNS_OF_THE_LOOP = 5  # a report, the ring that it causes, and what that wakes
+_DEFINITIONS_AT_ONCE = 100
+
+
+class _SetClock(StoreClock):
+    """The store's clock, known exactly."""
+
+    is_set = True
+
+    def __init__(self, redis: MemoryRedis) -> None:
+        super().__init__(lambda: redis.now_ms / 1000)
+        self._redis = redis
+
+    def now_ms(self) -> int:
+        return self._redis.now_ms
+
+    def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
+        return 0
+
+    glance = observe
+
+
+class Engine:
+    """Delivers what is due. Made and used on a running loop, on which nothing else has tasks."""
+
+    def __init__(self, redis: MemoryRedis, settings: Settings, arrivals: Arrivals) -> None:
+        self._redis, self._settings, self._arrivals = redis, settings, arrivals
+        self._namespace = settings.namespace
+        self._calls = Calls(self._namespace, dict(settings.brokers) or None, None, Limits())
+        self._store = AsyncStore(settings.redis.url)
+        self._rules = rules.NO_RULES
+        self._has_rung = False
+        self._scanner: Scanner | None = None
+        self.publishers = {name: self._publisher(name) for name in arrivals.kinds}
+
+    async def close(self) -> None:
+        """End what is under way, and the connections."""
+        if self._scanner is not None:
+            self._scanner.calls.cancel()
+            await self._shift.end()
+        await self._store.close()
+
+    async def run(self, until_ms: int, *, in_steps: bool) -> bool:
+        """Deliver what is due by then; the clock ends there. Whether it got that far.
+
+        in_steps: stop after each instant at which something was delivered.
+        """
+        known = len(self._arrivals.all)
+        if scanner := await self._open():
+            look_ms = await self._settle(scanner)
+            while not (in_steps and len(self._arrivals.all) > known):
+                if look_ms is None or look_ms > until_ms:
+                    break
+                self._redis.now_ms = max(look_ms, self._redis.now_ms + 1)
+                look_ms = await self._settle(scanner)
+            else:
+                return False
+        self._redis.now_ms = max(until_ms, self._redis.now_ms)
+        return True
+
+    # at the start
+
+    def _publisher(self, name: str) -> NotingPublisher:
+        made = NotingPublisher(name, "", report=self._report, on_change=self._ring, options=None)
+        made.arrivals = self._arrivals
+        return made
+
+    async def _open(self) -> Scanner | None:
+        """The scanner, which knows the rules; None: no client has used the namespace yet."""
+        if self._scanner is None:
+            if await self._store.run_one(registry.read_birth(self._namespace)) is None:
+                return None
+            await self._begin()
+        before, (stored,) = self._rules, await self._store.run([rules.read(self._namespace)])
+        self._rules = rules.understood(stored, before)
+        if self._rules.by_place != before.by_place and self._shift.lanes is not None:
+            self._shift.lanes.rules_changed(self._rules)
+        return self._scanner
+
+    async def _begin(self) -> None:
+        kinds, dedup_s = self._arrivals.kinds, self._settings.publish.dedup_window_s
+        owner = LeaseOwner("testing", _TTL_MS, _TTL_MS, _ignore, round(dedup_s * 1000))
+        brokers = {PULL: Broker(PULL, PullPublisher(self._report))}
+        brokers |= {name: Broker(kinds[name], each) for name, each in self.publishers.items()}
+        common = Common(
+            self._store, lambda: self._settings, owner, _ignore, brokers, lambda: self._rules,
+            _ignore, _ignore, None,
+        )  # fmt: skip
+        buckets = await self._store.complete(self._calls.open())
+        self._shift = Shift(common, "", 1, len(buckets), _SetClock(self._redis))
+        self._shift.alarm.ring = self._ring  # type: ignore[method-assign]
+        self._scanner = self._shift.build()
+        self._redis.on_publish = self._hear
+        for bucket in buckets:
+            asked = bucket.acquire("testing:1", _TTL_MS, dedup_ms=owner.dedup_ms)
+            taken = await self._store.run_one(asked)
+            assert taken.token is not None
+            self._scanner.begin(Session(bucket, taken.token, taken.turn, _TTL_MS, 0.0))
+
+    # at one instant
+
+    async def _settle(self, scanner: Scanner) -> int | None:
+        """Let everything happen that happens now; the next instant, None: there is none."""
+        asked = first_look(self._namespace)
+        if (recurs_ms := await self._store.run_one(asked) or _TTL_MS) <= self._redis.now_ms:
+            await self._make_runs()
+            recurs_ms = await self._store.run_one(asked) or _TTL_MS
+        look_ms = await self._passes(scanner)
+        return int(recurs_ms) if look_ms is None else min(int(recurs_ms), look_ms)
+
+    async def _make_runs(self) -> None:
+        """Make the runs of recurring definitions, as a worker does each second."""
+        from delaybridge.recurring.runs import RunMaking
+
+        asked = recur(self._namespace, _DEFINITIONS_AT_ONCE)
+        while (taken := await self._store.run_one(asked))[1]:
+            await self._store.complete(RunMaking(self._calls).make_taken(*taken))
+
+    async def _passes(self, scanner: Scanner) -> int | None:
+        """Pass after pass of the scanner, until nothing more happens; when to look again."""
+        while True:
+            self._has_rung, now_ms = False, self._redis.now_ms
+            look_ms = scanner.scan(now_ms)
+            scanner.settling.start(now_ms + _TTL_MS, is_backlog=False)  # without waiting for more
+            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for _ in range(_TURNS_OF_THE_LOOP):
+                await asyncio.sleep(0)
+            if scanner.calls.failure is not None:
+                raise scanner.calls.failure
+            if not self._has_rung and (look_ms is None or look_ms > now_ms):
+                return look_ms
+
+    def _ring(self) -> None:
+        self._has_rung = True
+
+    def _hear(self, text: str) -> None:
+        if self._scanner is not None and (found := wake_up(text)) is not None:
+            self._scanner.wake(*found)
+
+    def _report(self, *args: Any) -> None:
+        assert self._scanner is not None
+        self._scanner.report(*args)
+
+
+def _ignore(*_: object) -> None:
+    """There is nothing to tell."""
