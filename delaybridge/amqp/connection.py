@@ -22,14 +22,22 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
 from pika.channel import Channel
 from pika.connection import Parameters
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import (
+    AMQPError,
+    ChannelClosedByBroker,
+    IncompatibleProtocolError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
 
 from delaybridge.amqp.decoding import decode_table, split_content_header
 from delaybridge.amqp.frames import OWN_ID
+from delaybridge.amqp.stranger import RABBITMQ, stranger
 from delaybridge.amqp.walker import BODY_ID, HEADER_ID, FrameReader, Part
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 
 READ_BYTES = 128 * 1024
+SILENT_S = 2.0  # then it may be no RabbitMQ
 GIVE_UP_S = 5.0  # after pika should have said how a connection went
 GOODBYE_S = 1.0  # that the broker has to answer
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
@@ -253,18 +261,44 @@ async def open_connection(parameters: Parameters, make: Callable[..., Connection
     own_s = parameters.socket_timeout + parameters.stack_timeout  # then pika itself gives up
     try:
         async with asyncio.timeout(own_s + GIVE_UP_S):
+            await asyncio.wait([connection.opened], timeout=SILENT_S)
+            if not connection.opened.done():  # Redis, for one, waits for the end of a line
+                await _refuse_stranger(parameters)
             await connection.opened
-    except TimeoutError as exc:
+    except (TimeoutError, PublishUnavailable) as exc:
+        connection.opened.cancel()
         with contextlib.suppress(AMQPError):
             connection.close()
-        raise PublishUnavailable("unreachable: no answer, and no error") from exc
+        why = exc if isinstance(exc, PublishUnavailable) else "unreachable: no answer, and no error"
+        raise PublishUnavailable(str(why)) from exc
     except Exception as exc:
-        raise PublishUnavailable(f"unreachable: {reason_of(exc)}") from exc
+        if isinstance(exc, IncompatibleProtocolError):
+            await _refuse_stranger(parameters)
+        raise PublishUnavailable(_refusal(exc, parameters)) from exc
     except asyncio.CancelledError:
         if not connection.is_closed:
             connection.close()
         raise
     return connection
+
+
+async def _refuse_stranger(parameters: Parameters) -> None:
+    """Raise PublishUnavailable if what answers there is known, and is no RabbitMQ."""
+    name = "" if parameters.ssl_options else await stranger(parameters.host, parameters.port)
+    if name not in ("", RABBITMQ):
+        at = f"{parameters.host}:{parameters.port}"
+        raise PublishUnavailable(f"wrong_server: {name} answers at {at}, not RabbitMQ")
+
+
+def _refusal(exc: Exception, parameters: Parameters) -> str:
+    """Why the connection could not be opened."""
+    if isinstance(exc, ProbableAuthenticationError):
+        user = getattr(parameters.credentials, "username", "")
+        return f"login_refused: the broker refused user {printable(user)}"[:DETAIL_LIMIT]
+    why = reason_of(exc)
+    if isinstance(exc, ProbableAccessDeniedError):  # ... (530) 'NOT_ALLOWED - vhost x not found'
+        return f"vhost_refused: {why.partition(' - ')[2][:-1] or why}"
+    return f"unreachable: {why}"
 
 
 async def close_connection(connection: WireConnection) -> None:
@@ -299,7 +333,9 @@ def reason_of(exc: BaseException) -> str:
     """An error of pika or the socket in one printable line."""
     causes: Sequence[Any] = ()
     # pika wraps the cause in one or two exceptions of its own, as an attribute.
-    while causes := getattr(exc, "exceptions", None) or [getattr(exc, "exception", None)]:
+    while causes := (
+        getattr(exc, "exceptions", None) or [getattr(exc, "exception", None), *exc.args[:1]]
+    ):
         if not isinstance(causes[-1], BaseException):
             break
         exc = causes[-1]
