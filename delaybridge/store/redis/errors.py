@@ -7,6 +7,7 @@ from typing import Any
 import redis
 from redis.exceptions import (
     AuthenticationError,
+    InvalidResponse,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -55,6 +56,12 @@ class Redirected(NotNow):
 
 _SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
 AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
+_STRANGERS = {  # by the first byte of their answer, as hiredis and redis-py show it
+    'got "A"': "RabbitMQ",
+    "AMQP": "RabbitMQ",
+    'got "H"': "a web server",
+    "HTTP": "a web server",
+}
 CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
 
 
@@ -89,4 +96,7 @@ def translate(error: Exception) -> DelayBridgeError:
         return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
     if isinstance(error, AGAIN):
         return StoreUnavailable(f"redis: not ready: {text[:160]}")
+    if isinstance(error, InvalidResponse):
+        name = next((name for said, name in _STRANGERS.items() if said in text), "another server")
+        return StoreUnavailable(f"redis: {name} answers there, not Redis: check redis.url")
     return StoreError(f"redis: {text}")
