@@ -23,7 +23,7 @@ from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Fleet, Reclaimed, Trimmed
-from delaybridge.store.protocol.verbs import RedisCommand, SourceOffsets
+from delaybridge.store.protocol.verbs import RedisCommand, SourceOffsets, as_received
 from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.lossy_proxy import LossyProxy
@@ -212,6 +212,7 @@ CASES: dict[str, Case] = {
     "bury": by_owner(fired, lambda owner, copies: owner.burying(*copies, maybe=True)),
     "reclaim": after(out_of_lease, lambda world: world.owner().reclaiming()),
     "count": after(scheduled, counting),
+    "probe": after(scheduled, lambda world: registry.probe(world.bucket, as_received)),
     "count_unsound": after(without_due, counting),
     "mend": after(without_due, mending),
     "trim": trim,

@@ -54,6 +54,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
+    "probe": lambda n: registry.probe(BUCKET, str),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
     "fence": lambda n: stored.fence(BUCKET, ["recurring:n:1"] * n),
     "define": lambda n: stored.define("ns", stored.read_entry("n", b"{}"), b"", b"", 1),

@@ -197,6 +197,9 @@ METRICS = {
     ),
     # gauges, of Redis, read when scraped
     "store_up": _gauge("1: Redis answered this scrape.", alert="0 for 30 s"),
+    "store_refusing": _gauge(
+        "Redis masters that answer, and take no writes.", alert="above 0 for 30 s"
+    ),
     "store_memory_bytes": _gauge("Memory that Redis uses; on a Cluster the sum of its masters."),
     "store_memory_max_bytes": _gauge(
         "Redis' maxmemory; 0: none.", alert="store_memory_bytes is above 80 % of it"

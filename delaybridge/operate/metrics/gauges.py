@@ -26,6 +26,7 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
     memory = found.gauges.memory
     values |= {
         ("store_up",): 1,
+        ("store_refusing",): len(found.gauges.refused),
         ("worker_clock_skew_seconds",): found.skew_s,
         ("buckets",): found.gauges.buckets,
         ("buckets_unowned",): len(found.gauges.unowned),

@@ -65,6 +65,8 @@ def _obstacles(reports: Latest, found: Reading, patience_s: float) -> Iterator[s
         return
     if found.gauges is None:
         yield found.error
+    else:
+        yield from map(str, found.gauges.refused)
     yield from _without_brokers(reports)
     yield from _without_ledger(reports)
     alone = sorted(bucket for bucket, age_s in found.unowned_s.items() if age_s > patience_s)

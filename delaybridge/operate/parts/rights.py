@@ -25,12 +25,12 @@ _CALLED = re.compile(r"redis\.call\('(\w+)'")
 _EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied
 
 
-_PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
+_PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample", "probe")
 _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
-    "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate",
+    "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate", "probe",
 )  # fmt: skip
 ROLES: dict[str, tuple[str, ...]] = {
     "producer": _PRODUCES,

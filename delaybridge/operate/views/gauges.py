@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
+from delaybridge.operate.notices.refused_writes import Refused, probes, refused
 from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
 from delaybridge.operate.views.horizon import count_due
@@ -43,7 +44,8 @@ class Gauges(NamedTuple):
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
     were asked for, whose parked messages are not overdue; alone: of the unowned ones, `overdue_ms`
     as in `stats`. horizon: window -> messages of the held buckets that are in flight, or delayed
-    and due within it. retrying, destinations: of the held buckets.
+    and due within it. retrying, destinations: of the held buckets. refused: the masters that answer
+    and take no writes.
     """
 
     now_us: int
@@ -57,6 +59,7 @@ class Gauges(NamedTuple):
     horizon: Mapping[str, int] = {}
     retrying: Sequence[Retrying] = ()
     destinations: Sequence[DestinationCounts] = ()
+    refused: Sequence[Refused] = ()
 
 
 def read_gauges(
@@ -79,9 +82,8 @@ def read_gauges(
     buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
     # A server that was silent a moment ago is not waited for again: a scrape has little time.
     asked = [bucket for bucket in buckets if not placement.misses(bucket.key("due"))]
-    holders, accepted = yield from grouped(
-        [[bucket.holder() for bucket in asked], [_accepted(bucket) for bucket in asked]]
-    )
+    asking = [bucket.holder() for bucket in asked], [_accepted(bucket) for bucket in asked]
+    holders, accepted, probed = yield from grouped([*asking, probes(asked, placement)])
     silent = _silent(asked, holders, placement) | {b.number for b in buckets if b not in asked}
     free = [bucket for bucket, holder in zip(asked, holders, strict=True) if holder is None]
     ours = [b for b in buckets if b.number in held and b.number not in silent]
@@ -104,6 +106,7 @@ def read_gauges(
         horizon={window: in_flight + due for window, due in horizon.items()},
         retrying=retrying,
         destinations=destinations,
+        refused=refused(probed),
     )
 
 

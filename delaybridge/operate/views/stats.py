@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError
 from delaybridge.ingest.fronted import listed
 from delaybridge.ingest.routes import Route
-from delaybridge.operate.notices import announcements, damaged_lists, repairs
+from delaybridge.operate.notices import announcements, damaged_lists, refused_writes, repairs
 from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
@@ -50,6 +50,7 @@ class Stats(NamedTuple):
     redis: how its servers work together, empty for one alone. What is on a server of a Cluster that
     does not answer is missing from all counts: `unseen`.
     setbacks: Redis came back with an older past, or empty, and the alarm has not been cleared.
+    refused: the masters that answer and take no writes.
     """
 
     now_ms: int
@@ -76,6 +77,7 @@ class Stats(NamedTuple):
     fronts: Sequence[announcements.FrontInfo] = ()
     fronted: Sequence[Route] = ()
     gone: Sequence[announcements.Gone] = ()
+    refused: Sequence[refused_writes.Refused] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
@@ -121,8 +123,9 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     """
     buckets = yield from calls.open()
     parts = [each for one in buckets for each in (count_commands(one), damage.commands(one))]
-    found = yield from grouped([*parts, *_of_namespace(calls)])
-    *of_buckets, workers, ingests, fronts, lists, (made_for, *others) = found
+    probes = refused_writes.probes(buckets, calls.placement)
+    found = yield from grouped([*parts, *_of_namespace(calls), probes])
+    *of_buckets, workers, ingests, fronts, lists, (made_for, *others), probed = found
     look_ms, rules_kept, went_back, now_us = others
     fleet = workers, ingests, fronts
     needed = [*chain(*fleet), *lists, look_ms, rules_kept, now_us]
@@ -146,6 +149,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         fronts=announcements.fronts(fronts, now_ms),
         fronted=() if isinstance(made_for, StoreError) else made_for,
         gone=announcements.gone(dict(zip(registry.KINDS, fleet, strict=True)), now_ms),
+        refused=refused_writes.refused(probed),
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rule_fields
@@ -12,6 +12,7 @@ from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
+T = TypeVar("T")
 KINDS = WORKER, INGEST, FRONT = "worker", "ingest", "front"  # of announced processes
 UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
 
@@ -133,6 +134,11 @@ def record(
     """
     args = ("" if now_ms is None else now_ms, worker, instance, number, sample)
     return RedisCommand("record", (keys.series(namespace),), args, bool)
+
+
+def probe(bucket: Bucket, parse: Callable[[Any], T]) -> RedisCommand[T]:
+    """Ask a bucket's server for the error of a write, empty if it would be done; writes nothing."""
+    return RedisCommand("probe", (bucket.key("due"),), ("",), parse)
 
 
 def buckets_of(namespace: str) -> Steps[list[Bucket]]:

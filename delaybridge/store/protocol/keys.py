@@ -94,6 +94,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "restore": (
         "messages", "due", "dead", "dead_reason", "marks", "calls", "gone", "attempts",
     ),
+    "probe": ("due",),
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations", "controls", "unrecorded"),
     "allow": ("allowances",),

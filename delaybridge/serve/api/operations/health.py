@@ -92,6 +92,7 @@ def _obstacles(found: Stats, site: Site) -> Iterator[str]:
     brokers = [item for each in found.workers for item in (each.said.brokers or {}).items()]
     if brokers and all(reason is not None for _, reason in brokers):
         yield from (f"broker {name}: {reason}" for name, reason in dict(brokers).items())
+    yield from map(str, found.refused)
     if found.unseen:
         yield f"{len(found.unseen)} Redis servers do not answer"
     if found.setbacks:
