@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,9 +40,7 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
         raise _bad(f"{quoted(text)} has no colon: BROKER:ADDRESS")
     kind = PULL if broker == PULL else kinds.get(broker)
     if kind is None or address.startswith("//"):
-        raise MessageError(
-            "unknown_destination", "destination", _unknown_broker(text, broker, kinds)
-        )
+        raise MessageError("unknown_destination", "destination", unknown_broker(text, kinds))
     destination = (
         _rabbitmq(broker, address) if kind == "rabbitmq" else Destination(broker, kind, address)
     )
@@ -116,13 +114,18 @@ def _short_text(text: str, what: str) -> None:
         raise _bad(f"the {what} has {size} bytes; at most 255, no NUL")
 
 
-def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
+def unknown_broker(text: str, kinds: Iterable[str], meant: str | None = None) -> str:
+    """What is wrong with an address whose broker none of `kinds` is. meant: a better one."""
     if "//" in text:
         return "a URL is not a destination; configure the broker and name it: BROKER:ADDRESS"
-    near = (
-        difflib.get_close_matches(broker[:_NAME_CHARS], kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
-    )
-    return f"no broker is named {quoted(broker)}; configured: {', '.join(near) or 'none'}"
+    broker, colon, address = text.partition(":")
+    known = sorted(kinds)
+    near = difflib.get_close_matches(broker[:_NAME_CHARS], known, n=3, cutoff=0.5)
+    configured = ", ".join(near or known[:5]) or "none"
+    what = f"no broker is named {quoted(broker)}; configured: {configured}"
+    if meant is None and near:
+        meant = f"{near[0]}{colon}{address}"
+    return what if meant is None else f"{what}; did you mean {quoted(meant)}?"
 
 
 def _bad(detail: str) -> MessageError:

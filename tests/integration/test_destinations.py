@@ -263,7 +263,7 @@ def test_without_rules_no_worker_is_said_to_ignore_them(
 ) -> None:
     store.run([registry.announce(namespace, "old", "i", 60_000, b'{"version": "0.1.0"}')])
     assert "ignore" not in run("destination", "ls").err
-    run("destination", "pause", "kafka:t")
+    run("destination", "pause", "kafka:t", "--new")
     assert run("--json", "destination", "ls").objects[0]["ignored_by"] == ["old"]
     assert "Resume it" not in run("doctor").out, "a new pause is not forgotten"
 

@@ -48,7 +48,7 @@ CALLS: list[tuple[str, str]] = [
     ("dead kick lost-1 lost-2", "lost-2  kicked"),
     ("dead discard lost-3", "lost-3  discarded"),
     ("dead discard --destination file:orders --yes", "6"),
-    ("destination pause file:held", "paused"),
+    ("destination pause file:held --new", "paused"),
     ("schedule file:held x --in 1h --id held", "held  due"),
     ("destination ls", "file:held"),
     ("destination show file:held", "paused"),

@@ -87,7 +87,13 @@ def client(redis_url: str, namespace: str) -> Any:
 
 @pytest.mark.parametrize(
     ("place", "count"),
-    [("rabbitmq:orders/a", 1), ("rabbitmq:orders", 3), ("rabbitmq", 4), ("kafka:t", 5), ("x", 0)],
+    [
+        ("rabbitmq:orders/a", 1),
+        ("rabbitmq:orders", 3),
+        ("rabbitmq", 4),
+        ("kafka:t", 5),
+        ("kafka:x", 0),
+    ],
 )
 def test_few_messages_of_a_destination_are_counted(client: Client, place: str, count: int) -> None:
     places = ["rabbitmq:orders/a"] + ["rabbitmq:orders/b"] * 2 + ["rabbitmq:/q"] + ["kafka:t"] * 5
@@ -98,6 +104,8 @@ def test_few_messages_of_a_destination_are_counted(client: Client, place: str, c
     assert not found.is_estimated
     assert found.later == (place[:1] == "r")
     assert (found.next_due_ms is not None) == (count > 0)
+    with pytest.raises(MessageError, match="no broker is named 'x'"):
+        client.horizon("1h", destination="x")
 
 
 def test_many_messages_of_a_destination_are_estimated_within_the_error(client: Client) -> None:

@@ -72,7 +72,7 @@ MESSAGES: list[dict[str, Any]] = [
         ({"destination": "rabbitmq:%6Frders/old"}, ["a2"]),
         ({"destination": "rabbitmq:my%20orders"}, ["b2"]),
         ({"destination": "kafka:orders", "header": "tenant"}, ["b1"]),
-        ({"destination": "nowhere:x"}, []),
+        ({"destination": "rabbitmq:orders/*"}, ["a1", "a2"]),
     ],
     ids=str,
 )
@@ -88,7 +88,11 @@ async def test_a_list_and_a_bulk_verb_find_the_messages_that_fit_every_filter(
 
 @pytest.mark.parametrize(
     "query",
-    [{"header": "=x"}, {"attempts": -1}, {"attempts": "many"}, {"format": "xml"}, {"heder": "x"}],
+    [
+        *({"destination": wrong} for wrong in ("nowhere:x", "kafka:a/b", "kafka:", "kafka/orders")),
+        *({"header": "=x"}, {"attempts": -1}, {"attempts": "many"}, {"format": "xml"}),
+        {"heder": "x"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/dead", "/v1/in-flight"])

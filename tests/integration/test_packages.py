@@ -33,7 +33,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "dead discard": (ID, 3, ""),
     "destination ls": ("", 0, ""),
     "destination show": ("kombu:q", 3, ""),
-    "destination pause": ("kombu:t", 0, ""),
+    "destination pause": ("kombu:t --new", 0, ""),
     "destination resume": ("kombu:t", 0, ""),
     "destination limit": ("kombu:t --rate 5", 0, ""),
     "destination spread": ("kombu:t 1m", 0, ""),

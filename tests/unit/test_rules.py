@@ -130,6 +130,7 @@ def test_levels_go_from_the_broker_to_the_destination() -> None:
     [
         ("rabbitmq", "rabbitmq"), (PLACE, PLACE), (PLACE + "/", PLACE + "/"),
         (PLACE + "/a.b", PLACE + "/a.b"), ("rabbitmq:/queue", "rabbitmq:/queue"),
+        (PLACE + "/*", PLACE), ("rabbitmq:%6Frders/*", PLACE), ("pull:t", "pull:t"),
         ("rabbitmq:a%2Fb", "rabbitmq:a%2Fb"), ("kafka:t", "kafka:t"), ("unheard:x", "unheard:x"),
     ],
 )  # fmt: skip
@@ -141,6 +142,20 @@ def test_a_place_has_one_spelling(text: str, place: str) -> None:
 def test_a_place_that_cannot_be_one_is_refused(text: str) -> None:
     with pytest.raises(MessageError, match="destination"):
         rules.place_of(text, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("rabbitmq/orders", "rabbitmq:orders"), ("rabbitmq:", "rabbitmq"),
+        ("kafka:orders/x", "kafka:orders"), ("kafka:t/*", "kafka:t"), ("kafka/t:x", "kafka:t"),
+    ],
+)  # fmt: skip
+def test_a_refused_place_says_what_may_be_meant(text: str, meant: str) -> None:
+    with pytest.raises(MessageError) as refused:
+        rules.place_of(text, KINDS)
+    assert refused.value.detail.endswith(f"did you mean {meant!r}?")
+    assert rules.place_of(meant, KINDS) == meant
 
 
 def test_a_change_keeps_all_other_fields_also_unknown_ones() -> None:

@@ -155,7 +155,8 @@ by_option = option(
 )
 _KEY_HELP = "Search only the bucket of this key. [default: all buckets]"
 key_option = option("-k --key", _KEY_HELP, type=KEY)
-destination_option = option("--destination D", "Only messages to exactly this destination.")
+_PLACE_HELP = "Only to this broker, exchange or topic, or destination: as ls prints it."
+destination_option = option("--destination D", _PLACE_HELP)
 due_options = options(
     option("--due-from", "Only messages due at this time or later.", to="due_from_ms", type=TIME),
     option("--due-to", "Only messages due at this time or earlier.", to="due_to_ms", type=TIME),

@@ -132,6 +132,8 @@ def place_data(place: Place, found: Places) -> dict[str, Any]:
         "rule": rule_data(place.rule),
         "in_force": {name: {"value": value, "set_by": by} for name, (value, by) in in_force},
         "ignored_by": found.ignoring if place.levels else [],
+        "empty": found.is_empty(place),
+        "near": found.near,
     }
 
 

@@ -6,14 +6,18 @@ A place is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or on
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.accept.destination import unknown_broker
 from delaybridge.backoff import RetryPlan
-from delaybridge.errors import StoreError
+from delaybridge.errors import MessageError, StoreError, quoted
+from delaybridge.message import PULL
 from delaybridge.operate.notices import announcements
+from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.namespace import registry, rules
@@ -24,6 +28,7 @@ from delaybridge.store.protocol.record import SLOW, Trouble
 from delaybridge.store.protocol.replies import Tallied
 from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
 
+_CHARS, _LIKE = 255, 0.6  # of an address: what is compared; from where on two are alike
 PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
 
 
@@ -95,7 +100,8 @@ class Places(NamedTuple):
 
     now_ms: Redis' clock. more: how many others have messages, and fewer of them. odd: place -> what
     of its rule is ignored, and why. ignoring: the workers of a version that knows no rules.
-    damaged: whether a bucket could not be counted: see doctor.
+    damaged: whether a bucket could not be counted: see doctor. near: of one place that has no
+    message, a name that is like it and has messages or a rule.
     """
 
     now_ms: int
@@ -104,15 +110,36 @@ class Places(NamedTuple):
     odd: Mapping[str, str]
     ignoring: list[str]
     damaged: bool = False
+    near: str | None = None
+
+    def is_empty(self, place: Place) -> bool:
+        """Whether no message to a place is there. Estimates and damage may hide some: False."""
+        may_wait = any(any(tally) for tally in place[1:5]) or place.trouble or place.retrying
+        return not (self.damaged or may_wait)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether its one place has no message, rule or trouble."""
+        (place,) = self.places
+        return self.is_empty(place) and place.rule == Rule()
+
+    @property
+    def unused_text(self) -> str:
+        """Says so, as `kafka:ordres: no message and no rule there; did you mean 'kafka:orders'?`"""
+        name, near = self.places[0].place, self.near
+        meant = f"did you mean {quoted(near)}?" if near else "see: delaybridge destination ls"
+        return f"{name}: no message and no rule there; {meant}"
 
 
 def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places]:
     """All places, or one. Counts as `count_by_destination`; a damaged bucket counts as empty.
 
     Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
-    MessageError: `only` is no place.
+    MessageError: `only` is no place; or nothing is there, and its broker is neither one of this
+    caller nor of a living worker.
     """
-    only = None if only is None else place_of(only, calls.kinds)
+    if only is not None:
+        only = place_of(only, calls.kinds)
     buckets = yield from calls.open()
     by_state = yield from tallied(buckets)
     fleet = [*registry.fleet(calls.namespace), rules.read(calls.namespace)]
@@ -130,7 +157,7 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
     troubled = (each.destination.removesuffix(":") for each in troubles)
     failing = (each.destination for each in retrying)
     names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
-    return Places(
+    found = Places(
         now_us // 1000,
         [_place(calls, name, counts, known, troubles, retrying) for name in names],
         len(counts.labels) - len(listed),
@@ -138,6 +165,59 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
         [each.name for each in living if not each.obeys_rules],
         damaged=any(isinstance(reply, StoreError) for reply in everything),
     )
+    names_used = {*counts.names(), *known.by_place}
+    return found if only is None else _with_near(found, calls.kinds, living, names_used)
+
+
+def _with_near(
+    found: Places, kinds: Iterable[str], living: Sequence[WorkerInfo], used: set[str]
+) -> Places:
+    """One place that is empty, with a name that is like it; MessageError if it cannot exist."""
+    (place,) = found.places
+    if not found.is_empty(place):
+        return found
+    near = nearest(place.place, used - {place.place})
+    if found.is_unused:
+        _check_broker(place.place, kinds, living, near)
+    return found._replace(near=near)
+
+
+def known_place(calls: Namespace, text: object) -> Steps[str]:
+    """A place as it is named everywhere; MessageError if it cannot be one, or has no broker."""
+    place = place_of(text, calls.kinds)
+    yield from check_broker(calls, place)
+    return place
+
+
+def check_broker(calls: Namespace, place: str | None) -> Steps[None]:
+    """For a list without a message: MessageError if no worker has the broker of its place."""
+    if place is None or place.partition(":")[0] in (PULL, *calls.kinds):
+        return
+    *fleet, now_us = yield Each([*registry.fleet(calls.namespace), calls.clock()])
+    if (error := store_wide_error([*fleet, now_us])) is not None:
+        raise error
+    _check_broker(place, calls.kinds, announcements.workers(fleet, now_us // 1000))
+
+
+def _check_broker(
+    place: str, kinds: Iterable[str], living: Sequence[WorkerInfo], near: str | None = None
+) -> None:
+    known = {*kinds, *(name for each in living for name in each.said.brokers or ())}
+    if place.partition(":")[0] not in {*known, PULL}:
+        detail = unknown_broker(place, known, near)
+        raise MessageError("unknown_destination", "destination", detail)
+
+
+def nearest(place: str, names: Iterable[str]) -> str | None:
+    """The name whose address is most like that of a place, if one is; first of its own broker."""
+    broker, _, address = place.partition(":")
+    own_first = sorted(names, key=lambda name: (name.partition(":")[0] != broker, len(name), name))
+    by_address: dict[str, str] = {}
+    for name in own_first:
+        by_address.setdefault((name.partition(":")[2] or name).casefold()[:_CHARS], name)
+    wanted = (address or broker).casefold()[:_CHARS]
+    found = difflib.get_close_matches(wanted, by_address, n=1, cutoff=_LIKE)
+    return by_address[found[0]] if found else None
 
 
 def _place(
@@ -181,6 +261,10 @@ class PlaceCounts:
     def tallies(self, place: str) -> list[Tally]:
         """How many messages of a place are in each state."""
         return [tally_of(place, strata) for strata in self._by_state]
+
+    def names(self) -> set[str]:
+        """Every place that has messages."""
+        return {name for state in self._by_state for one in state for name in one.counts}
 
     def largest(self) -> list[str]:
         """The labels with the most messages."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
-from delaybridge.operate.views.destinations import overlaps
+from delaybridge.operate.views.destinations import check_broker, overlaps
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.rules import places_of
+from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Sample, read_first_score
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
@@ -96,7 +96,10 @@ def read_horizon(
     retrying, _ = yield from retrying_of(buckets)
     found = found._replace(retrying=_of(calls, retrying, destination))
     if destination is not None:
-        return (yield from _estimated(calls, found, destination))
+        found = yield from _estimated(calls, found, destination)
+        if not (found.messages or found.overdue or found.later):
+            yield from check_broker(calls, destination)
+        return found
     if found.fullest is None:
         return found
     parts, size = list(_parts(found.fullest)), len(buckets)
@@ -143,7 +146,7 @@ def _estimated(calls: Namespace, counted: Horizon, destination: str) -> Steps[Ho
     shares, overall = [_Share() for _ in range(len(starts) + 1)], _Share()
     firsts: list[float] = []
     for stands_for, beginning, score in _sampled(samples):
-        fits = destination in places_of(destination_text(beginning), calls.kinds)
+        fits = covers(destination, destination_text(beginning), calls.kinds)
         for share in (shares[bisect_right(starts, int(score))], overall):
             share.add(stands_for, fits)
         if fits and score >= starts[0]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from delaybridge.message import State
@@ -14,7 +13,7 @@ from delaybridge.store.messages.lookups import with_reasons
 from delaybridge.store.messages.record_filters import ANY, Conditions
 from delaybridge.store.messages.selection import span_scores, within
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.rules import place_of
+from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.stored import Stored, stored
 from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
@@ -47,12 +46,11 @@ def read_page(
 ) -> Steps[Page]:
     """One page, merged from all buckets by (score, id).
 
+    destination: a place; unlike that of `conditions` it is looked for without an end.
     partial: without buckets whose server does not answer, instead of StoreUnavailable. With
     conditions, or a last due time of others than delayed ones, a page may have fewer messages
     than `limit`, or none, and still a cursor: it ends when about 20,000 records were looked at.
     """
-    if conditions.place is not None:
-        conditions = replace(conditions, place=place_of(conditions.place, calls.kinds))
     buckets: Sequence[Bucket] = yield from calls.open()
     unseen: list[Unseen] = []
     # Of each bucket more than its share, which is rarely too little: the rest follows then.
@@ -109,7 +107,8 @@ def _fitting(
     span_ms: tuple[int | None, int | None],
     conditions: Conditions,
 ) -> list[Stored]:
-    fits = destination in (None, item.destination) and within(item.due_ms, span_ms)
+    is_bound = destination is None or covers(destination, item.destination, calls.kinds)
+    fits = is_bound and within(item.due_ms, span_ms)
     return [item] if fits and conditions.fit(item, calls.kinds) else []
 
 

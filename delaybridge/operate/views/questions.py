@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from delaybridge.errors import MessageError, quoted
 from delaybridge.message import State
+from delaybridge.operate.views.destinations import check_broker
 from delaybridge.operate.views.horizon import Horizon, check_cells, read_horizon
 from delaybridge.operate.views.listing import Cursor, Page, read_page
 from delaybridge.operate.views.series import STEPS, Series, read_series
 from delaybridge.operate.views.tally import DestinationCounts, count_by_destination
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.record_filters import ANY, Conditions
+from delaybridge.store.namespace.rules import place_of
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import YEAR_3000_MS, Delay, delay_ms, format_duration
 
@@ -32,8 +36,6 @@ def page(
     """One page of messages, as `Client.pending`; partial, conditions: as of `read_page`."""
     if state not in [*State]:
         raise MessageError("bad_state", "state", f"got {quoted(state)}; see State")
-    if not isinstance(destination, str | None):
-        raise MessageError("bad_destination", "destination", f"got {quoted(destination)}")
     for name, due_ms in zip(("due_from_ms", "due_to_ms"), span_ms, strict=True):
         if due_ms is not None and not _is_number(due_ms):
             raise MessageError("bad_time", name, f"got {quoted(due_ms)}; give epoch ms")
@@ -43,7 +45,17 @@ def page(
     if cursor is not None and not _is_cursor(cursor):
         raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
     limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
-    return read_page(calls, State(state), destination, span_ms, limit, cursor, partial, conditions)
+    destination = _place(calls, destination)
+    conditions = replace(conditions, place=_place(calls, conditions.place))
+    asked = State(state), destination, span_ms, limit, cursor, partial, conditions
+    return _checked(calls, destination or conditions.place, read_page(calls, *asked))
+
+
+def _checked(calls: Calls, place: str | None, page: Steps[Page]) -> Steps[Page]:
+    found = yield from page
+    if not (found.items or found.cursor or found.unseen):
+        yield from check_broker(calls, place)
+    return found
 
 
 def counts(calls: Calls, by: str) -> Steps[list[DestinationCounts]]:
@@ -70,11 +82,14 @@ def horizon(
         longer, whole = format_duration(step_ms), format_duration(span_ms)
         raise MessageError("bad_time", "step", f"{longer} is longer than the span, {whole}")
     check_cells(span_ms, step_ms)
-    if not isinstance(destination, str | None):
-        raise MessageError("bad_destination", "destination", f"got {quoted(destination)}")
+    destination = _place(calls, destination)
     if from_ms is not None and not 0 <= from_ms <= YEAR_3000_MS:
         raise MessageError("bad_time", "from_ms", f"got {quoted(from_ms)}; give epoch ms")
     return read_horizon(calls, span_ms, step_ms, destination, from_ms)
+
+
+def _place(calls: Calls, text: str | None) -> str | None:
+    return None if text is None else place_of(text, calls.kinds)
 
 
 def _length_ms(value: Delay, field: str) -> int:

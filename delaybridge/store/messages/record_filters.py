@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delaybridge.errors import MessageError
-from delaybridge.store.namespace.rules import places_of
+from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.record import first_word
 from delaybridge.store.protocol.stored import Stored
 
@@ -44,7 +44,7 @@ class Conditions:
         return (
             one.id.startswith(self.id_prefix)
             and one.attempts >= self.attempts
-            and (self.place is None or self.place in places_of(one.destination, kinds))
+            and (self.place is None or covers(self.place, one.destination, kinds))
             and (self.reason is None or self._is_for_reason(one))
             and (self.header is None or self._has_header(one))
         )

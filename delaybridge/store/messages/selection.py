@@ -16,7 +16,7 @@ from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.messages.record_filters import Conditions
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.rules import place_of, places_of
+from delaybridge.store.namespace.rules import covers, place_of
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import due_score, first_word, split_record
 from delaybridge.store.protocol.recorder import Recorder
@@ -36,13 +36,13 @@ _BY_RECORD = (State.DELAYED, State.DEAD)  # those that the ledger tells apart
 class Selection:
     """Messages in these states that fit every field given.
 
-    place: a broker, `BROKER:EXCHANGE`, a topic or a whole destination, as `Client.pause` takes it.
-    exchange: `BROKER:EXCHANGE` or the exchange alone, with any routing key; for other brokers the
-    topic, stream or queue. reason: the first word of why it is dead or how its last publish failed:
-    `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest quarantined.
-    id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest due time, in
-    epoch milliseconds, both included. header: `name=value`, or `name` for any value. attempts: at
-    least this many have failed.
+    destination, place: a broker, an exchange or topic with all that is below it, or one whole
+    destination. exchange: `BROKER:EXCHANGE` or the exchange alone, with any routing key; for other
+    brokers the topic, stream or queue. reason: the first word of why it is dead or how its last
+    publish failed: `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest
+    quarantined. id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest
+    due time, in epoch milliseconds, both included. header: `name=value`, or `name` for any value.
+    attempts: at least this many have failed.
     """
 
     states: tuple[State, ...] = PENDING
@@ -91,9 +91,8 @@ class Walk:
         )
         self._bound: dict[str, bool] = {}  # destination -> whether it fits
         self._destinations = DestinationCache()
-        self._wanted = self._written(selection.destination)
-        place, kinds = selection.place, namespace.kinds
-        self._place = None if place is None else place_of(place, kinds)
+        given = (selection.destination, selection.place)
+        self._wanted = [place_of(each, namespace.kinds) for each in given if each is not None]
         self._places: deque[tuple[Bucket, State | None]] | None = None  # None: what Redis lost
         self._after: tuple[Any, Any] | None = None
         self._seen: set[str] = set()
@@ -137,7 +136,7 @@ class Walk:
         first_ms, last_ms = self._span_ms
         after = self._after or (int(first_ms or 0), -1)
         try:
-            found = yield from self._recorder.lost(bucket, after, self._place or self._wanted)
+            found = yield from self._recorder.lost(bucket, after, next(iter(self._wanted), None))
         except StoreError as exc:
             yield from self._damaged(bucket, exc)
             self._advance(None)
@@ -220,28 +219,15 @@ class Walk:
         return found
 
     def _suits(self, destination: str | None) -> bool:
-        wanted = self._selection
-        if wanted.destination is not None and destination != self._wanted:
+        exchange, kinds = self._selection.exchange, self._namespace.kinds
+        if not all(covers(place, destination or "", kinds) for place in self._wanted):
             return False
-        if self._place is not None and self._place not in self._covering(destination):
-            return False
-        return wanted.exchange is None or self._goes_through(wanted.exchange, destination)
-
-    def _covering(self, destination: str | None) -> tuple[str, ...]:
-        return () if destination is None else places_of(destination, self._namespace.kinds)
+        return exchange is None or self._goes_through(exchange, destination)
 
     def _destination(self, payload: bytes) -> str | None:
-        wanted = self._selection
-        if wanted.destination is wanted.exchange is wanted.place is None:
+        if not self._wanted and self._selection.exchange is None:
             return None  # not needed, and reading the record is half of a walk's work
         return _addressed(payload).destination
-
-    def _written(self, destination: str | None) -> str | None:
-        """A destination as records spell it, however the caller quoted it."""
-        try:
-            return destination and self._destinations.parse(destination, self._namespace.kinds)[1]
-        except MessageError:  # its broker is unknown to this client
-            return destination
 
     def _goes_through(self, exchange: str, destination: str | None) -> bool:
         if destination is None:

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
-from delaybridge.errors import MessageError, StoreError, printable
+from delaybridge.errors import MessageError, StoreError, printable, quoted
 from delaybridge.message import PULL
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.damage import Damage
@@ -166,8 +166,8 @@ def damage(namespace: str, reply: Mapping[bytes, bytes] | StoreError) -> list[Da
 def place_of(text: object, kinds: Mapping[str, str]) -> str:
     """A place as rules name it, for what a caller wrote: `rabbitmq`, `rabbitmq:orders` or whole.
 
-    kinds: broker -> its kind. The rule of a broker that this caller does not know can be changed,
-    too. Raises MessageError.
+    `rabbitmq:orders/*` is `rabbitmq:orders`. kinds: broker -> its kind. The rule of a broker that
+    this caller does not know can be changed, too. MessageError says what may have been meant.
     """
     if not isinstance(text, str):
         detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
@@ -177,14 +177,35 @@ def place_of(text: object, kinds: Mapping[str, str]) -> str:
     except UnicodeEncodeError:
         raise MessageError("bad_destination", "destination", "not valid UTF-8") from None
     broker, colon, address = text.partition(":")
-    if not broker or (colon and not address) or size > PLACE_BYTES:
-        detail = f"{printable(text)[:80]!r}; write BROKER, BROKER:EXCHANGE or BROKER:ADDRESS"
+    name, slash, rest = broker.partition("/")
+    if not broker or (colon and not address) or slash or size > PLACE_BYTES:
+        meant = f"{name}:{rest}" if rest else name
+        meant = f"; did you mean {quoted(meant)}?" if name in kinds else ""
+        detail = f"{printable(text)[:80]!r}; write BROKER, BROKER:EXCHANGE or BROKER:ADDRESS{meant}"
         raise MessageError("bad_destination", "destination", detail)
-    if not colon or broker not in kinds:
+    if not colon or (broker not in kinds and broker != PULL):
         return text
-    if kinds[broker] == "rabbitmq" and "/" not in address:
-        return parse_destination(f"{text}/", kinds).label
-    return str(parse_destination(text, kinds))
+    return _place_within(text, kinds)
+
+
+def _place_within(text: str, kinds: Mapping[str, str]) -> str:
+    """An exchange, or a whole destination, of a broker that is known. Raises MessageError."""
+    broker, _, address = text.partition(":")
+    exchange, slash, key = address.partition("/")
+    if kinds.get(broker) == "rabbitmq" and exchange and (not slash or key == "*"):
+        return parse_destination(f"{broker}:{exchange}/", kinds).label
+    try:
+        return str(parse_destination(text, kinds))
+    except MessageError as exc:
+        if not exchange or not slash or kinds.get(broker) not in ("kafka", "rabbitmq"):
+            raise
+        detail = f"{exc.detail}; did you mean {quoted(f'{broker}:{exchange}')}?"
+        raise MessageError(exc.code, exc.field, detail) from None
+
+
+def covers(place: str, destination: str, kinds: Mapping[str, str]) -> bool:
+    """Whether a place covers a destination: it is the same, its exchange or topic, or broker."""
+    return destination.startswith(place) and place in places_of(destination, kinds)
 
 
 def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:

@@ -121,6 +121,8 @@ def _sweep_matches(sweep: Sweep, targets: Targets, asks: str) -> int:
     selection, call = targets.selection, sweep.call
     if targets.dry_run or targets.over_ms or not targets.yes:
         states, damage = sweep.count(selection)
+        if damage is None and not states:
+            _check_used(sweep, targets)
         text = f"{states.total():,} messages"
         if states:
             text += f" ({', '.join(f'{n:,} {state}' for state, n in states.items())})"
@@ -133,9 +135,19 @@ def _sweep_matches(sweep: Sweep, targets: Targets, asks: str) -> int:
         if states:
             call.confirm(f"{asks} {text}", yes=targets.yes, flag=targets.confirmed_by)
     try:
-        return sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
+        code = sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
     finally:
         sweep.show_summary()
+    if not sweep.answers:
+        _check_used(sweep, targets)
+    return code
+
+
+def _check_used(sweep: Sweep, targets: Targets) -> None:
+    """No message matches: Failure if there is none to the destination at all, and no rule."""
+    if targets.destination is not None:
+        if (found := sweep.client.destinations(targets.destination)).is_unused:
+            raise Failure(Exit.NOT_FOUND, "unused", "destination", found.unused_text)
 
 
 def _pages(sweep: Sweep, targets: Targets) -> Iterator[Sequence[Named]]:

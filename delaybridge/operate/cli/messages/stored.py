@@ -45,14 +45,16 @@ def show_page(
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
         page = client.run(lambda calls: page_of(calls, **query, partial=True))
-        now_ms, kinds = call.now_ms(client), client.kinds
+        now_ms = call.now_ms(client)
+        is_empty = not (page.items or page.cursor or page.unseen)
+        why = _why_none(client, query) if is_empty else ""
     output = call.output
 
     def row(item: delaybridge.Stored) -> Row:
         cells = cells_of(item, now_ms)
         return {title: cells[title] for title in columns}
 
-    is_empty = not output.table(page.items, row, spare=spare, data=described)
+    output.table(page.items, row, spare=spare, data=described)
     if page.cursor is not None:
         cursor = cursor_text(page.cursor)
         if output.json:
@@ -60,7 +62,7 @@ def show_page(
         else:
             output.line(f"next: --cursor {shlex.quote(cursor)}")
     elif is_empty:
-        call.note(f"no {query['state']} messages{_why_none(query, kinds)}")
+        call.note(f"no {query['state']} messages{why}")
     return call.say_unseen(page.unseen)
 
 
@@ -88,15 +90,12 @@ def page_of(
     return questions.page(calls, *asked, partial=partial, conditions=fitting)
 
 
-def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
+def _why_none(client: delaybridge.Client, query: Mapping[str, Any]) -> str:
     """Why a list may be empty although there are messages."""
-    from delaybridge.accept.destination import parse_destination
-
-    try:
-        if (destination := query.get("destination")) is not None:
-            parse_destination(destination, kinds)
-    except delaybridge.MessageError as exc:
-        return f"; --destination: {exc.detail}"
+    if (destination := query.get("destination")) is not None:
+        found = client.destinations(destination)
+        if found.is_unused:
+            return f"; {found.unused_text}"
     is_early = query["state"] == "delayed"
     return "; those due within seconds have --state in_flight" if is_early else ""
 

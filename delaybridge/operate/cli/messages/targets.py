@@ -22,7 +22,7 @@ class Targets:
     over: the ms to spread the messages over. everything: all messages in the default states,
     without a filter. confirmed_by: the option that stands for "yes". repeated: until nothing is
     left that can be changed. filters: fields of a
-    `Selection`; empty ones are not given.
+    `Selection`; empty ones are not given. destination: the one among them.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Targets:
         chosen = {name: value for name, value in filters.items() if value}
         self.ids, self.key, self.yes, self.dry_run = ids, key, yes, dry_run
         self.over_ms, self.confirmed_by, self.repeated = over or 0, confirmed_by, repeated
+        self.destination: str | None = chosen.get("destination") or chosen.get("place")
         self._filters = {"states": default_states, **chosen}
         if not ids and not chosen and not everything:
             what = "missing; give ids, or choose messages: --destination, --id-prefix, ..."

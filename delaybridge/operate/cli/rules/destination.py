@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from delaybridge.operate.cli.messages.targets import (
     purge_options,
 )
 from delaybridge.operate.terminal import grammar
-from delaybridge.operate.terminal.failure import Exit, refused
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Row, moment_and_wait
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _COUNTS = ("delayed", "parked", "in_flight", "dead")
 _PLACE = click.argument("destination", metavar="D")
 _OFF = option("--off", "Remove this rule.")
+_NEW = option("--new", "D may have no message and no rule yet.")
 
 
 @click.group(cls=Group)
@@ -86,15 +87,13 @@ def show(call: Invocation, destination: str) -> int:
     """
     with call.client() as client:
         found = client.destinations(destination)
-        kinds = client.kinds
     (place,) = found.places
     if call.output.json:
         call.output.result(place_data(place, found), "")
     else:
         call.output.fields(_facts(place, found.now_ms))
     _show_notes(call, found)
-    _warn_of_broker(call, destination, kinds)
-    return Exit.NOT_FOUND if _warn_if_unused(call, found) else Exit.DONE
+    return Exit.NOT_FOUND if found.is_unused else Exit.DONE
 
 
 def _add_plain_command(name: str, help: str) -> None:
@@ -107,13 +106,16 @@ def _add_plain_command(name: str, help: str) -> None:
         _steer(call, destination, lambda c: getattr(c.destinations, name)(destination))
 
 
-_add_plain_command(
-    "pause",
+@destination.command("pause")
+@_PLACE
+@_NEW
+@pass_call
+def pause(call: Invocation, destination: str, new: bool) -> None:
     """Publish nothing to D: what falls due waits, in order, and costs no attempt.
 
     Messages that were handed to the broker before are delivered. Those with a ttl may expire.
-    """,
-)
+    """
+    _steer(call, destination, lambda client: client.destinations.pause(destination), new=new)
 
 
 @destination.command("resume")
@@ -140,23 +142,27 @@ def resume(call: Invocation, destination: str) -> None:
 @_PLACE
 @option("--rate N/s", "Messages a second, of all workers together; also N/m or N/h.")
 @_OFF
+@_NEW
 @pass_call
-def limit(call: Invocation, destination: str, rate: str | None, off: bool) -> None:
+def limit(call: Invocation, destination: str, rate: str | None, off: bool, new: bool) -> None:
     """Publish at most N messages a second to D. Limits of broader places hold as well."""
     _check_off(off, "--rate", rate)
     number = None if rate is None else _rate(rate)
-    _steer(call, destination, lambda client: client.destinations.limit(destination, number))
+    new = new or off
+    _steer(call, destination, lambda c: c.destinations.limit(destination, number), new=new)
 
 
 @destination.command("spread")
 @_PLACE
 @click.argument("window", required=False)
 @_OFF
+@_NEW
 @pass_call
-def spread(call: Invocation, destination: str, window: str | None, off: bool) -> None:
+def spread(call: Invocation, destination: str, window: str | None, off: bool, new: bool) -> None:
     """Let messages due in one instant leave over WINDOW, as 10m; none of them early."""
     _check_off(off, "WINDOW", window)
-    _steer(call, destination, lambda client: client.destinations.spread(destination, window))
+    new = new or off
+    _steer(call, destination, lambda c: c.destinations.spread(destination, window), new=new)
 
 
 @destination.command("retry")
@@ -164,8 +170,9 @@ def spread(call: Invocation, destination: str, window: str | None, off: bool) ->
 @grammar.plan_options
 @grammar.further_plan_options
 @_OFF
+@_NEW
 @pass_call
-def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
+def retry(call: Invocation, destination: str, off: bool, new: bool, **plan: Any) -> None:
     """Set what happens after failed publishes to D; options not given stay as they are.
 
     The plan of a message comes before that of its destination, and both before the settings of
@@ -173,8 +180,8 @@ def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
     """
     given = {field: value for field, value in plan.items() if value is not None}
     _check_off(off, "--max-attempts", given or None, "give it, another option, or --off")
-    change = None if off else given
-    _steer(call, destination, lambda client: client.destinations.retry_plan(destination, change))
+    new, change = new or off, None if off else given
+    _steer(call, destination, lambda c: c.destinations.retry_plan(destination, change), new=new)
 
 
 @destination.command("purge")
@@ -188,9 +195,6 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     of the others is delivered. A purge is not a pause: new messages are accepted meanwhile.
     """
     flag = check_confirmed(destination, confirm)
-    with call.client() as client:
-        _warn_of_broker(call, destination, client.kinds)
-        _warn_if_unused(call, client.destinations(destination))
     targets = Targets(
         place=destination,
         default_states=(*PENDING_STATES, "dead"),
@@ -230,10 +234,19 @@ def _rate(text: str) -> float:
 
 
 def _steer(
-    call: Invocation, destination: str, change: Callable[[delaybridge.Client], Rule]
+    call: Invocation,
+    destination: str,
+    change: Callable[[delaybridge.Client], Rule],
+    *,
+    new: bool = True,
 ) -> None:
-    """Change a rule, then show what holds for the destination now."""
+    """Change a rule, then show what holds for the destination now.
+
+    Unless it is `new`, an exchange, topic or queue without a message and a rule is refused.
+    """
     with call.client(remedy="run the command again") as client:
+        if not new and ":" in destination:
+            _check_used(client, destination)
         rule = change(client)
         found = None
         with suppress(delaybridge.StoreError):  # the change was made: that is the result
@@ -248,9 +261,17 @@ def _steer(
     text += f"{numbers['parked']} parked, {numbers['delayed']} delayed"
     call.output.result(place_data(place, found), f"{text}  {_rule_text(rule)}".rstrip())
     _show_notes(call, found)
-    _warn_if_unused(call, found)
     if place.paused_by and not rule.paused:
         call.note(f"still paused: delaybridge destination resume {place.paused_by[0]}")
+
+
+def _check_used(client: delaybridge.Client, destination: str) -> None:
+    """Failure if a destination has no message and no rule, as after a typing error."""
+    with suppress(delaybridge.StoreError):  # it does not hinder the change
+        found = client.destinations(destination)
+        if found.is_unused:
+            hint = "to set the rule before its first message, add --new"
+            raise Failure(Exit.REFUSED, "unused", "destination", found.unused_text, hint)
 
 
 def _rule_text(rule: Rule) -> str:
@@ -325,32 +346,6 @@ def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
         yield "rules", "none: the settings of the workers hold"
 
 
-def _warn_if_unused(call: Invocation, found: Places) -> bool:
-    """Warn if nothing waits for a place, as after a typing error. Whether it has no rule either.
-
-    Of estimates and damaged buckets nothing is said: they may hide the messages.
-    """
-    (place,) = found.places
-    if (
-        found.damaged
-        or any(getattr(place, name).messages for name in _COUNTS)
-        or error_of(place)
-        or place.trouble
-    ):
-        return False
-    is_free = not rule_data(place.rule)
-    what = "no message and no rule" if is_free else "no message"
-    call.note(f"{place.place}: {what} there; see: delaybridge destination ls")
-    return is_free
-
-
-def _warn_of_broker(call: Invocation, destination: str, kinds: Mapping[str, str]) -> None:
-    broker = destination.partition(":")[0]
-    if broker not in kinds:
-        known = ", ".join(sorted(kinds)) or "none"
-        call.note(f"warning: no broker is named {broker!r} here; configured: {known}")
-
-
 def _show_notes(call: Invocation, found: Places) -> None:
     if found.ignoring and any(place.levels for place in found.places):
         names = ", ".join(found.ignoring[:5])
@@ -362,5 +357,7 @@ def _show_notes(call: Invocation, found: Places) -> None:
         call.note(f"~: estimated from a sample; off by up to {error:,} (95 of 100 cases)")
     for place, what in found.odd.items():
         call.note(f"warning: ignored in the rule of {place}: {what}")
+    if len(found.places) == 1 and found.is_unused:
+        call.note(found.unused_text)
     if found.damaged:
         call.note("warning: not everything could be read; see: delaybridge doctor")

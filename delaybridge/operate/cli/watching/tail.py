@@ -47,6 +47,11 @@ def tail(call: Invocation, destination: str | None, events: tuple[str, ...]) -> 
         from delaybridge.store.namespace import registry
 
         store.run([registry.store_time()])
+    if destination is not None:
+        from delaybridge.operate.views.destinations import known_place
+
+        with call.client(reads=True) as client:
+            destination = client.run(lambda calls: known_place(calls, destination))
     printer = Printer(call, destination, wanted)
     try:
         asyncio.run(_follow(call, printer))

@@ -22,7 +22,8 @@ class PlaceState(msgspec.Struct):
     """What waits for a destination, its own rule, and what is in force from broader ones.
 
     error: by how much the numbers may be wrong, if they are estimates. retrying: messages whose
-    last publish failed, by destination and reason.
+    last publish failed, by destination and reason. empty: no message is there, as after a
+    typing error; near: then a name like it that has some.
     """
 
     destination: str
@@ -41,6 +42,8 @@ class PlaceState(msgspec.Struct):
     rule: dict[str, Any]
     in_force: dict[str, Any]
     ignored_by: list[str]
+    empty: bool
+    near: str | None
 
 
 class PlaceList(msgspec.Struct):

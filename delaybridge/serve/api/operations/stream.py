@@ -13,6 +13,7 @@ from starlette.types import Scope as Connection
 from delaybridge.ingest.names import tenant_of
 from delaybridge.message import PULL
 from delaybridge.operate.notices.event_channel import is_of
+from delaybridge.operate.views.destinations import known_place
 from delaybridge.serve.http.disconnect import Ending
 from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
@@ -111,5 +112,8 @@ async def events(call: Call) -> Stream:
     if hub.is_closed:
         later = {"Retry-After": "3"}
         raise Problem(503, "draining", "told to stop; connect again", headers=later)
+    if (place := call.query.destination) is not None:
+        found = await call.site.client.run(lambda calls: known_place(calls, place))
+        call.query.destination = found
     hub.start()
     return Stream(call)
