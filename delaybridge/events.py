@@ -2,13 +2,14 @@
 
 `worker/eventlog.py` passes it to the log and to the counts.
 
-An event is about a batch, never about a single message. It contains no bodies, no secrets and no
-URLs with passwords.
+An event is about a batch, and says how many messages. `copies` are the messages themselves, for who
+names some of them: they must not be kept. It contains no secrets and no URLs with passwords.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -24,6 +25,12 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 Emit = Callable[[Event], None]
+
+
+class Named(Protocol):
+    """A message, as far as an event tells who it is."""
+
+    id: str
 
 
 class LeaseAcquired(Event, frozen=True, kw_only=True):
@@ -133,6 +140,7 @@ class Published(Event, frozen=True, kw_only=True):
     late_sum_ms: int = 0
     lateness: Mapping[int, int] = {}
     confirm_ms: Sequence[int] = ()
+    copies: Sequence[Named] = ()
 
 
 class Settled(Event, frozen=True, kw_only=True):
@@ -159,6 +167,7 @@ class Retried(Event, frozen=True, kw_only=True):
     destination: str
     messages: int
     reason: str
+    copies: Sequence[Named] = ()
 
 
 class Buried(Event, frozen=True, kw_only=True):
@@ -167,6 +176,7 @@ class Buried(Event, frozen=True, kw_only=True):
     destination: str
     messages: int
     reason: str
+    copies: Sequence[Named] = ()
 
 
 class DeadLettered(Event, frozen=True, kw_only=True):
@@ -175,6 +185,7 @@ class DeadLettered(Event, frozen=True, kw_only=True):
     destination: str
     messages: int
     reason: str
+    copies: Sequence[Named] = ()
 
 
 class DeadDropped(Event, frozen=True, kw_only=True):
@@ -189,6 +200,7 @@ class Dropped(Event, frozen=True, kw_only=True):
     destination: str
     messages: int
     reason: str
+    copies: Sequence[Named] = ()
 
 
 class CircuitOpened(Event, frozen=True, kw_only=True):

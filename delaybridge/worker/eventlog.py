@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -44,6 +44,7 @@ from delaybridge.events import (
     LeaseAcquired,
     LeaseLost,
     LeaseReleased,
+    Named,
     OrphansMended,
     Published,
     PublishFailed,
@@ -92,7 +93,8 @@ _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason
 class _Sum:
     """The events of one group in this second. reason: that of the first, as an example.
 
-    leases: (bucket,), or for an acquired lease (bucket, at_ms, reclaimed, fired).
+    leases: (bucket,), or for an acquired lease (bucket, at_ms, reclaimed, fired). ids: of every
+    `step`th message, as many as are wanted.
     """
 
     reason: str
@@ -100,13 +102,22 @@ class _Sum:
     late_ms: int = 0
     missed: int = 0
     leases: list[tuple[int, ...]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    step: int = 1
+
+    def sample(self, copies: Sequence[Named], most: int) -> None:
+        """Take ids of these, before they are counted; about `most` in all, evenly."""
+        while len(self.ids) + len(copies) // self.step > most:
+            self.ids, self.step = self.ids[::2], 2 * self.step
+        self.ids += [each.id for each in copies[-self.messages % self.step :: self.step]]
 
 
 class EventLog:
     """An `Emit` that writes to the log; or elsewhere, as (level, event's name, bounded fields)."""
 
-    def __init__(self, write: Write | None = None) -> None:
-        self._write = write or _to_log
+    def __init__(self, write: Write | None = None, most_ids: int = 0) -> None:
+        """most_ids: of each sum, as its field `ids`; the log has none."""
+        self._write, self._most_ids = write or _to_log, most_ids
         self._sums: dict[_Group, _Sum] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -128,6 +139,8 @@ class EventLog:
         if group not in self._sums and len(self._sums) >= _MOST_LINES:
             group = type(event), _OTHERS, ""
         found = self._sums.setdefault(group, _Sum(reason[: 10 * _TEXT_CHARS]))
+        if self._most_ids and (copies := getattr(event, "copies", ())):
+            found.sample(copies, self._most_ids)
         found.messages += getattr(event, "messages", 1)
         if isinstance(event, Published):
             found.late_ms = max(found.late_ms, event.late_ms)
@@ -173,6 +186,8 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
         yield "missed", found.missed
     if kind is Published:
         yield "lateness_ms", found.late_ms
+    if found.ids:
+        yield "ids", found.ids
 
 
 class Listeners:
@@ -225,7 +240,8 @@ def _bounded(fields: dict[str, Any], most: int) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     if isinstance(value, list):
-        return ranges(value)
+        is_names = any(isinstance(each, str) for each in value)
+        value = ",".join(value) if is_names else ranges(value)
     if isinstance(value, str) and not _PLAIN.fullmatch(value):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -16,6 +16,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from delaybridge.front.counts import FrontCounts
+from delaybridge.operate.notices.event_channel import Beat, Told, publish
 from delaybridge.store.namespace import registry
 from delaybridge.store.redis.store import Store
 from tests.rigs.browser import confirm
@@ -24,6 +25,7 @@ from tests.rigs.waiting import until_async
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 BROKERS = {"file": "memory://"}
+NOW_MS = 1_900_000_000_000
 
 
 @pytest.fixture
@@ -159,13 +161,16 @@ async def test_who_is_connected_to_a_front_and_who_waits(
         await expect(alert).to_have_attribute("href", "/connections")
 
 
-async def test_the_tail_shows_events_pauses_and_filters(page: Page, fleet: Fleet) -> None:
+async def test_the_tail_shows_events_pauses_and_filters(
+    page: Page, fleet: Fleet, http: httpx.AsyncClient
+) -> None:
     fleet.start("worker")
     await page.goto("/tail?event=published")
     rows = page.locator("#t-tail tbody tr")
     fleet.schedule(600, seconds=60)  # however late its stream is
     published = rows.filter(has_text="destination=file:q")
     await expect(published.first).to_be_visible()
+    await expect(rows.last).to_contain_text("listening")
     await page.get_by_role("button", name="Pause").click()
     before = await rows.count()
     await expect(page.locator("#held")).to_have_text(re.compile(r"\d+ waiting"))
@@ -174,4 +179,36 @@ async def test_the_tail_shows_events_pauses_and_filters(page: Page, fleet: Fleet
     await expect(page.locator("#held")).to_have_text("")
     assert await rows.count() > before
     events = set(await rows.locator("td:nth-child(3)").all_inner_texts())
-    assert events <= {"published", "gap"}
+    assert events <= {"published", "listening"}
+    path = await published.last.get_by_role("link").get_attribute("href")
+    gone = await http.get(str(path))  # a browser would complain of its status
+    assert gone.status_code == 404 and "This message was delivered" in gone.text
+    assert "<td>file:q</td>" in gone.text
+
+
+async def test_of_many_messages_the_tail_shows_some_and_says_of_how_many(
+    page: Page, redis_url: str, namespace: str
+) -> None:
+    beats, sampled = 0, page.locator("#sampled")
+    fields = {"n": 1000, "destination": "file:q", "lateness_ms": 7}
+    ids = [f"m/{n}" for n in range(50)]
+    alone = Told(NOW_MS, 30, "buried", {"n": 1, "reason": "unroutable"}, ["<b>lost</b>"])
+    older = Told(NOW_MS, 20, "published", {"n": 212, "destination": "file:old"})
+
+    async def is_sampled() -> bool:
+        nonlocal beats
+        beats += 1
+        lines = [Told(NOW_MS, 20, "published", fields, ids), alone, older]
+        with closing(Store(redis_url)) as store:
+            store.run([publish(namespace, Beat("w", "i", beats, lines))])
+        return re.fullmatch(r"1 of [1-9]\d+ shown", await sampled.inner_text()) is not None
+
+    await page.goto("/tail")
+    await until_async(is_sampled, "it says how many it shows")
+    rows = page.locator("#t-tail tbody tr")
+    await expect(rows.filter(has_text="destination=file:q").first).to_have_text(
+        re.compile(r"published\s*m/\d+\s*destination=file:q$")
+    )
+    lost = rows.get_by_role("link", name="<b>lost</b>").first
+    await expect(lost).to_have_attribute("href", "/messages/%3Cb%3Elost%3C%2Fb%3E")
+    await expect(rows.filter(has_text="n=212").first).to_be_visible()  # of an earlier version

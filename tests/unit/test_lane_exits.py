@@ -35,6 +35,7 @@ def test_confirmed_is_settled(board: Board) -> None:
             late_sum_ms=30,
             lateness={2: 10},
             confirm_ms=[3],
+            copies=sent,
         )
     ]
 

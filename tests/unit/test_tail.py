@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from delaybridge import events
@@ -98,6 +102,43 @@ async def test_a_beat_is_bounded_and_without_secrets(
     text = str(publish("ns", told).args)
     assert "S3CR3T" not in text and "body" not in text and "\x1b" not in text
     assert len(text) < 100_000
+
+
+async def test_a_beat_names_some_messages_of_each_line_and_the_log_names_none(
+    broadcast: Broadcast, listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    beat(broadcast, 1)
+    copies = [SimpleNamespace(id=f"m-{n}") for n in range(1000)]
+    for at in range(0, 1000, 30):
+        some = copies[at : at + 30]
+        event = published(len(some))
+        listeners(msgspec.structs.replace(event, copies=some))
+    lost = [SimpleNamespace(id="lost")]
+    listeners(events.Retried(destination="kafka:t", messages=1, reason="nack", copies=lost))
+    many, one = beat(broadcast, 1).lines
+    assert (many.fields["n"], one.ids) == (1000, ["lost"])
+    assert 20 <= len(many.ids) <= 50
+    numbers = [int(id.removeprefix("m-")) for id in many.ids]
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    assert len(steps) == 1 and numbers[-1] > 900, "they are of the whole second"
+    for n in range(100):
+        event = published(1000, to=f"kafka:{n}")
+        listeners(msgspec.structs.replace(event, copies=copies))
+    assert [len(line.ids) for line in beat(broadcast, 1).lines] == [1] * 100
+    listeners.flush()
+    assert "n=1000" in caplog.text and "m-" not in caplog.text
+
+
+def test_a_line_of_one_message_has_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [told("published", n=1, destination="d"), told("buried", n=3)]
+    for line, ids in zip(lines, (["a b"], ["x", "y"]), strict=True):
+        line.ids = ids
+    printer(as_json=False).hear(text_of(1, *lines))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith('id="a b" destination=d') and second.endswith("n=3 ids=x,y")
+    printer().hear(text_of(1, *lines))
+    assert shown(capsys)[0] == ("w", "published", {"n": 1, "destination": "d", "ids": ["a b"]})
 
 
 def printer(*, destination: str | None = None, only: str = "", as_json: bool = True) -> Printer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from delaybridge.store.protocol import keys
@@ -11,13 +13,20 @@ from delaybridge.store.protocol.verbs import RedisCommand, plain
 class Told(msgspec.Struct, omit_defaults=True):
     """One event, or the sum of a second's events of one kind, destination and reason.
 
-    at_ms: by the clock of the process. level: as in `logging`.
+    at_ms: by the clock of the process. level: as in `logging`. ids: of some of its messages, apart
+    from the fields, which earlier versions read.
     """
 
     at_ms: int
     level: int
     event: str
     fields: dict[str, str | int | float | bool | list[int] | None] = {}
+    ids: list[str] = []
+
+    @property
+    def named_fields(self) -> dict[str, Any]:
+        """The fields, and the ids as one of them."""
+        return {**self.fields, "ids": self.ids} if self.ids else self.fields
 
 
 class Beat(msgspec.Struct, omit_defaults=True):

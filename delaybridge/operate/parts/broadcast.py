@@ -12,6 +12,7 @@ from delaybridge.worker.parts import Commands, Part
 from delaybridge.worker.service import Identity
 
 _MOST_LINES = 200  # of one beat
+_MOST_IDS = 50  # of one beat; each line that has some keeps one
 
 
 class Broadcast(Part):
@@ -25,7 +26,7 @@ class Broadcast(Part):
 
     def __init__(self, namespace: str, identity: Identity) -> None:
         self._namespace, self._identity = namespace, identity
-        self._log = EventLog(self._write)
+        self._log = EventLog(self._write, _MOST_IDS)
         self._lines: list[Told] = []
         self._dropped = 0
         self._number = 0
@@ -39,6 +40,7 @@ class Broadcast(Part):
         """One PUBLISH, with what happened since the last."""
         self._log.flush()
         who, lines, dropped = self._identity, self._lines, self._dropped
+        _thin(lines)
         self._lines, self._dropped, self._number = [], 0, self._number + 1
         beat = Beat(who.name, who.instance, self._number, lines, dropped)
         return [publish(self._namespace, beat)]
@@ -61,4 +63,14 @@ class Broadcast(Part):
             self._dropped += 1
             return
         fields.pop("leases", None)
-        self._lines.append(Told(time.time_ns() // 1_000_000, level, event, fields))
+        ids = fields.pop("ids", [])
+        self._lines.append(Told(time.time_ns() // 1_000_000, level, event, fields, ids))
+
+
+def _thin(lines: Sequence[Told]) -> None:
+    """Leave ids out, evenly within a line, until all lines together have few enough."""
+    room, named = _MOST_IDS, sorted((line for line in lines if line.ids), key=lambda a: len(a.ids))
+    for at, line in enumerate(named):
+        share = max(1, room // (len(named) - at))
+        line.ids = line.ids[:: -(-len(line.ids) // share)]
+        room -= len(line.ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from delaybridge import events, failpoints
@@ -182,6 +182,7 @@ class Outcomes:
                 late_sum_ms=sum(late_ms),
                 lateness=spread(late_ms),
                 confirm_ms=took_ms,
+                copies=copies,
             )
         )
         if lane.circuit.is_open:
@@ -211,7 +212,7 @@ class Outcomes:
                 self.bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
             elif copy.record.at_most_once:
                 copy.session.ended(1)
-                self._emit(events.Dropped(destination=label, messages=1, reason=outcome.reason))
+                self._emit(_one(events.Dropped, copy, outcome.reason))
             elif maybe or outcome.fault is Fault.MESSAGE:
                 self.attempt_failed(
                     copy, outcome.reason, now_ms, maybe=maybe, least_ms=outcome.wait_ms
@@ -240,7 +241,7 @@ class Outcomes:
             error = f"{copy.lane.label}\n{reason[:ERROR_CHARS]}"
             delay_ms = max(delay_ms, least_ms)
             copy.session.exits.retry(copy.item, delay_ms, maybe=maybe, error=error)
-            self._emit(events.Retried(destination=copy.lane.label, messages=1, reason=reason))
+            self._emit(_one(events.Retried, copy, reason))
 
     def is_used_up(self, copy: Copy) -> bool:
         """Whether no attempt is left, because workers died while they published it."""
@@ -258,7 +259,7 @@ class Outcomes:
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Give up: the message goes to the dead set. counted: an attempt failed just now."""
         copy.session.exits.bury(copy.item, reason[:_REASON_CHARS], counted=counted, maybe=maybe)
-        self._emit(events.Buried(destination=copy.lane.label, messages=1, reason=reason))
+        self._emit(_one(events.Buried, copy, reason))
 
     def _dead_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
         """Publish it to its dead-letter destination; False if it has none, or that is paused.
@@ -279,7 +280,7 @@ class Outcomes:
         except DecodeError:  # its header table is damaged: none can be added
             return False
         self._dispatch.send(letter)
-        self._emit(events.DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
+        self._emit(_one(events.DeadLettered, copy, reason))
         return True
 
 
@@ -289,3 +290,8 @@ def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
     for copy in copies:
         lanes.setdefault(copy.lane, []).append(copy)
     return lanes.items()
+
+
+def _one(kind: Callable[..., events.Event], copy: Copy, reason: str) -> events.Event:
+    """An event about a single message."""
+    return kind(destination=copy.lane.label, messages=1, reason=reason, copies=(copy,))

@@ -15,6 +15,7 @@ from delaybridge.serve.console.rendering import SAFE_HEADERS, language_of, rende
 from delaybridge.serve.console.snapshot import Snapshot, page_of, snapshots_of
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.reading import segment
 from delaybridge.serve.shared.call import Call
 
 Data = Callable[[Call], Awaitable[dict[str, Any] | Reply]]
@@ -112,7 +113,10 @@ def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Re
     name = _TEMPLATE_OF_CODE.get(problem.code, "problem")
     if name == "away":
         page = None  # it has nothing but what it says
-    reply = html_page(call, f"{name}.html", {"problem": problem, "page": page}, problem.status)
+    shown: dict[str, Any] = {"problem": problem, "page": page}
+    if name == "absent":
+        shown["told"] = call.site.events.told_of(segment(call.path["id"], "id"))
+    reply = html_page(call, f"{name}.html", shown, problem.status)
     return reply._replace(headers={**reply.headers, **problem.headers})
 
 

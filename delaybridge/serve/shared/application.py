@@ -185,14 +185,14 @@ class Resource:
                 site.snapshots.renew()  # the page is about to show what that changed
 
     def _call(self, scope: Connection, headers: Mapping[str, str]) -> Call:
-        """The request as far as it is known before it is checked."""
+        """The request as far as it is known before it is checked; its path is not decoded."""
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
         query = scope["query_string"]
         asked = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
         base, address = self._site.base(scope), scope["client"][0] if scope.get("client") else ""
         shown = scope.get("root_path", "") + asked.decode("ascii", "replace")
-        nobody = ("", Scope.OPEN)
-        return Call(self._site, {}, None, None, headers, *nobody, media, base, shown, address)
+        path, nobody = scope.get("path_params", {}), ("", Scope.OPEN)
+        return Call(self._site, path, None, None, headers, *nobody, media, base, shown, address)
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
         size = endpoint.size

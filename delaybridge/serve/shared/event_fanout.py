@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,6 +42,18 @@ class Kept(NamedTuple):
     place: str
     source: str
     text: bytes
+
+
+class ToldOfMessage(msgspec.Struct):
+    """An event as streams have it; its `fields` name messages in `ids`."""
+
+    time: str
+    event: str
+    worker: str = ""
+    fields: dict[str, Any] = {}
+
+
+_decode = msgspec.json.Decoder(ToldOfMessage).decode
 
 
 class EventHub:
@@ -91,6 +103,14 @@ class EventHub:
         is_covered = later < len(self._kept)
         return self.count - later, None if is_covered else self._gap
 
+    def told_of(self, id: str) -> list[ToldOfMessage]:
+        """What those kept tell of this message, in their order."""
+        mark = _encode(id)
+        found = (
+            _decode(one.text.partition(b"data: ")[2]) for one in self._kept if mark in one.text
+        )
+        return [told for told in found if id in told.fields.get("ids", ())]
+
     async def close(self) -> None:
         """End all streams: the server stops."""
         self.is_closed = True
@@ -118,7 +138,7 @@ class EventHub:
                 "worker": beat.worker,
                 "level": logging.getLevelName(told.level).lower(),
                 "event": told.event,
-                "fields": told.fields,
+                "fields": told.named_fields,
             }
             id = f"{told.at_ms}-{who}-{beat.number}-{index}"
             text = _TEXT % (id.encode(), told.event.encode(), _encode(data))

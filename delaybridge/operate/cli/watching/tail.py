@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TICK_S = 1.0
 _SILENT_S = 5.0  # beats come each second
+_MANY = ("n", "ids")  # fields of a line with several messages
 _WAITING = 1000  # beats that are not printed yet; more wait in Redis
 _WORKER_CELLS, _EVENT_CELLS = 16, 15
 _COLORS = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "bright_black"}
@@ -169,7 +170,7 @@ class Printer:
             self._say(logging.WARNING, "events_missing", of=beat.worker, seconds=missing)
         for told in beat.lines:
             if self._fits(told):
-                self._print(told.at_ms, beat.worker, told.level, told.event, told.fields)
+                self._print(told.at_ms, beat.worker, told.level, told.event, told.named_fields)
         if beat.dropped:
             self._say(logging.WARNING, "events_missing", of=beat.worker, lines=beat.dropped)
 
@@ -205,6 +206,10 @@ class Printer:
         from delaybridge.operate.terminal.layout import shortened
         from delaybridge.worker.eventlog import text_of
 
+        if (
+            fields.get("n") == 1 and "ids" in fields
+        ):  # the id first, where a narrow terminal has room
+            fields = {"id": fields["ids"][0]} | {n: v for n, v in fields.items() if n not in _MANY}
         width = self._output.width
         name = shortened(printable(worker), _WORKER_CELLS) if width else printable(worker)
         columns = [at[11:-1], name.ljust(_WORKER_CELLS), printable(event).ljust(_EVENT_CELLS)]

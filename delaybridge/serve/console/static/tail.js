@@ -1,8 +1,9 @@
-// Tail: events as they happen. Rows are made four times a second, and never more than can be read.
+// Tail: messages and other events as they happen. A line that names messages is a row for each of them. Rows are made
+// four times a second, and never more than can be read: about 50 a second.
 "use strict";
 (() => {
-  const ROWS = 1000, EVERY_MS = 250, AT_ONCE = 50, find = page.find;
-  let unheard = null, waiting = [], ready = [], sampled = 0, arrived = 0, counts = [], held = false, number = 0, table;
+  const ROWS = 1000, EVERY_MS = 250, AT_ONCE = 15, LATELY = 12, find = page.find;
+  let unheard = null, waiting = [], ready = [], arrived = 0, counts = [], lately = [], held = false, number = 0, table;
 
   const cell = (row, text, name) => { const it = row.insertCell(); it.textContent = text; if (name) it.className = name; return it; };
   const linked = (place, path, value) => {
@@ -16,19 +17,23 @@
     cell(row, told.time.slice(11, 23), "nowrap mono");
     cell(row, told.worker, "wide");
     cell(row, told.event, `nowrap ${{ warning: "warn", error: "bad" }[told.level] ?? ""}`);
-    const what = cell(row, "");
-    for (const [name, value] of Object.entries(told.fields)) {
-      what.append(`${what.childNodes.length ? "  " : ""}${name}=`);
-      if (name === "id" && typeof value === "string") linked(what, "messages", value);
-      else what.append(Array.isArray(value) ? value.join(",") : String(value));
-    }
+    const message = cell(row, "", "id");
+    if (told.id != null) linked(message, "messages", told.id);
+    cell(row, Object.entries(told.fields).map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(",") : value}`).join("  "));
     return row;
   };
-  const gap = text => take({ time: new Date(page.now()).toISOString(), worker: "", level: "warning", event: "gap", fields: { reason: text } });
+  const own = (event, level, fields) => take({ time: new Date(page.now()).toISOString(), worker: "", level, event, fields });
+  const gap = reason => own("events_missing", "warning", { reason });
 
+  // of: how many messages a row stands for. alone: it is the only row of its line, and is never left out.
   const take = told => {
-    arrived += 1;
-    waiting.push(told);
+    const { ids, n, ...fields } = told.fields, row = { ...told, of: 1, alone: true };
+    if (!ids) waiting.push(row);
+    else {
+      if (n > 1) delete fields.lateness_ms;  // of the latest of them
+      waiting.push(...ids.map(id => ({ ...row, fields, id, of: n / ids.length, alone: ids.length === 1 })));
+    }
+    arrived += ids ? n : 1;
     if (waiting.length > 2 * ROWS) waiting = waiting.slice(-ROWS);
   };
 
@@ -40,10 +45,12 @@
     if (held) return;
     // A second's events come at once. They are spread over it; what is too much is left out, and said.
     const nth = Math.max(1, Math.ceil((waiting.length + ready.length) / (4 * AT_ONCE)));
-    ready.push(...nth > 1 ? waiting.filter(told => told.event === "gap" || number++ % nth === 0) : waiting);
+    const kept = waiting.filter(told => nth === 1 || told.alone || number++ % nth === 0);
+    lately = [...lately, [kept.length, waiting.reduce((sum, told) => sum + told.of, 0)]].slice(-LATELY);
+    const [shown, all] = lately.reduce(([a, b], [c, d]) => [a + c, b + d], [0, 0]);
+    find("#sampled").textContent = all > shown + .5 ? page.fill(find("#sampled").dataset.text, page.number(Math.max(2, all / shown))) : "";
+    ready = [...ready, ...kept].slice(-ROWS);
     waiting = [];
-    if (nth > 1) { sampled = 12; find("#sampled").textContent = page.fill(find("#sampled").dataset.text, nth); }
-    else if (sampled && !--sampled) find("#sampled").textContent = "";
     if (!ready.length) return;
     const body = table.tBodies[0];
     body.prepend(...ready.splice(0, AT_ONCE).reverse().map(rowOf));
@@ -58,7 +65,9 @@
       if (name === "lost" || name === "taken") return gap(table.dataset.lost);
       if (name === "refused") { stop(); return setTimeout(listen, 3000); }
       const told = JSON.parse(text);
-      name === "gap" ? gap(told.reason) : take(told);
+      if (name !== "gap") take(told);
+      else if (table.tBodies[0].rows.length || waiting.length) gap(told.reason);
+      else own("listening", "info", { hint: table.dataset.listening });
     });
   };
 
