@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from delaybridge import __version__
 from delaybridge.client.verbs import Scope
@@ -29,6 +29,7 @@ from delaybridge.serve.shared.call import Call
 from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.times import format_time, roughly
 
+_NAME_CHARS = 44
 SAFE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
@@ -59,6 +60,8 @@ def _environment(language: str) -> Environment:
     made.filters.update(
         number=number, rate=rate, duration=roughly, moment=format_time, short=short,
         ago=partial(ago, language), bytes=size, printable=printable, segment=segment,
+        decoded=decoded, label=lambda name: _without_middle(decoded(name)),
+        cut=cut, named=lambda name: cut(name, decoded(name)),
         has_words=lambda text: text in known,
     )  # fmt: skip
     return made
@@ -112,6 +115,30 @@ def ago(language: str, at_ms: int | None, now_ms: int, *, is_next: bool = False)
     return Markup('<time datetime="{}" title="{}" data-at="{}"{}>{}</time>').format(
         at, at, at_ms, kind, text
     )
+
+
+def decoded(name: str) -> str:
+    """A destination as people call it: `rabbitmq:%E8%AE%A2%E5%8D%95/k` with its characters.
+
+    What would not be one name any more stays as it is: an encoded slash or percent sign.
+    """
+    found = unquote(name.replace("%25", "%2525").replace("%2F", "%252F"))
+    return printable(name if "\ufffd" in found else found)
+
+
+def cut(text: str, shown: str = "") -> Markup:
+    """A name in a table, a long one without its middle; on hover the whole, as it is written.
+
+    shown: the name as it is shown, if it is not shown as it is written.
+    """
+    full = printable(text)
+    seen = _without_middle(shown or full)
+    return Markup('<span title="{}">{}</span>').format(full, seen) if seen != full else escape(full)
+
+
+def _without_middle(text: str) -> str:
+    half = _NAME_CHARS // 2
+    return text if len(text) <= _NAME_CHARS else f"{text[:half]}…{text[-half:]}"
 
 
 def segment(text: str) -> str:

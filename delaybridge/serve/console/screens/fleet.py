@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
         if why:
             yield Wrong("broker unavailable", broker, why)
     for place, why in worker.said.parked.items():
-        yield Wrong("parked", place, why or "")
+        yield Wrong("waiting for its broker", place, why or "")
     for place, why in worker.said.refused.items():
         yield Wrong("refused", place, why or "")
     for place in worker.said.paused or ():
@@ -46,8 +47,12 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
 async def workers(call: Call) -> dict[str, Any]:
     """The living processes, and those that vanished."""
     stats = await snapshots_of(call.site).stats()
+    held: Counter[str | None] = Counter()
+    for bucket in stats.buckets:
+        held[bucket.owner] += bucket.in_flight
     return {
         "api": "/v1/workers",
+        "held": held,
         "workers": [(each, list(wrongs(each))) for each in stats.workers],
         "ingests": stats.ingests,
         "line": snapshots_of(call.site).sparks.line,

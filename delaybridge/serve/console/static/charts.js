@@ -108,7 +108,7 @@ const charts = (() => {
   const powers = (_, all) => all.map(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
   kinds.lateness = element => lines(element, found => ({
     data: [times(found), ...["p50_ms", "p99_ms", "max_ms"].map(n => found.points.map(p => p?.lateness ? Math.max(p.lateness[n], 0.1) : null))],
-    series: [line("p50", "--c1", { width: 2 }), line("p99", "--c4"), line("max", "--c2")],
+    series: [line(t("median"), "--c1", { width: 2 }), line(t("slowest1"), "--c4"), line(t("slowest"), "--c2")],
     scales: { y: { distr: 3, range: (_, low, high) => [0.1, Math.max(100, high ?? 0) * 1.5] } },
     axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
   }));
