@@ -46,7 +46,7 @@ async def test_a_group_and_ticked_rows_are_kicked_over_a_span(
     await page.goto("/dead")
     group = page.locator("#t-groups tbody tr", has_text="unroutable")
     await page.locator("form:has(#t-groups) [name=over]").fill("10m")
-    await group.get_by_role("button", name="Kick").click()
+    await group.get_by_role("button", name="Try again").click()
     await confirm(page, "4")
     await expect(page.locator("#t-groups tbody tr")).to_have_count(1)
     kicked = (await http.get("/v1/messages")).json()["items"]
@@ -56,9 +56,9 @@ async def test_a_group_and_ticked_rows_are_kicked_over_a_span(
 
     for id in ("late-0", "late-1"):
         await page.get_by_role("checkbox", name=id).check()
-    bar = page.locator("form.bar", has=page.get_by_role("button", name="Kick all that match"))
+    bar = page.locator("form.bar", has=page.get_by_role("button", name="Try all that match again"))
     await bar.locator("[name=over]").fill("1h")
-    await bar.get_by_role("button", name="Kick", exact=True).click()
+    await bar.get_by_role("button", name="Try again", exact=True).click()
     await confirm(page)
     await expect(page.locator("#t-dead tbody tr")).to_have_count(2)
     assert await ids(http, "/v1/dead") == ["late-2", "late-3"]

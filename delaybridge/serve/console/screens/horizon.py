@@ -32,12 +32,14 @@ pages = Pages()
 
 
 class HorizonPageQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """range: from now on; or from_ms and to_ms: this span, its end not included."""
+    """range: from now on; or from_ms and to_ms: this span, its end not included. scale: of the
+    bars; `log`: by powers of ten."""
 
     range: Literal["1m", "1h", "1d", "30d"] = "1h"
     from_ms: int | None = None
     to_ms: int | None = None
     destination: str = ""
+    scale: Literal["", "log"] = ""
 
 
 class Zoom(NamedTuple):
@@ -68,7 +70,9 @@ async def horizon(call: Call) -> dict[str, Any]:
     due_for = mix.destinations
     # One colour each; all others have one together. By name: of two that are nearly equal now one
     # has more and now the other.
-    named = [] if query.destination or len(due_for) < 2 else due_for[:_COLORED]
+    # Parts of a bar have no lengths on a logarithmic scale.
+    is_one = query.destination or query.scale or len(due_for) < 2
+    named = [] if is_one else due_for[:_COLORED]
     names = sorted(name for name, _ in named)
     cells = [[c.from_ms, c.to_ms, c.messages, c.error, mix.split(c, names)] for c in found.cells]
     span = {"for": f"{shown.to_ms - shown.from_ms}ms", "step": f"{shown.step_ms}ms"}
@@ -131,9 +135,8 @@ def _zooms(call: Call, query: HorizonPageQuery, shown: Zoom) -> dict[str, str]:
 
     def to(low: int, high: int) -> str:
         low = max(low, 0)
-        return link(
-            "", from_ms=low, to_ms=max(high, low + _LEAST_MS), destination=query.destination
-        )
+        to_ms, kept = max(high, low + _LEAST_MS), (query.destination, query.scale)
+        return link("", from_ms=low, to_ms=to_ms, destination=kept[0], scale=kept[1])
 
     return {
         "in": to(middle - quarter, middle + quarter),

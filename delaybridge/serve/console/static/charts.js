@@ -30,11 +30,28 @@ const charts = (() => {
   const ofBars = own => own.series.some(one => one.isBar)
     ? { cursor: { y: false, points: { size: 6 }, dataIdx: under, ...own.cursor }, scales: { ...own.scales, x: { range: columns, ...own.scales?.x } } } : {};
 
+  // An axis of amounts ends above the highest, at a number that it shows. isWhole: they are counts, of which there are no
+  // parts. most: the highest, if uPlot does not see it.
+  const upright = (isWhole = true, most = (_, __, high) => high ?? 0) => ({
+    scales: { y: { range: (...seen) => {
+      const [plot] = seen, high = most(...seen), least = Math.max(high, isWhole ? 1 : 1e-3) / Math.max(2, Math.round(plot.height / 45)), power = 10 ** Math.floor(Math.log10(least));
+      plot.step = Math.max([1, 2, 5, 10].find(n => n * power >= least) * power, isWhole ? 1 : 0);
+      return [0, plot.step * (Math.floor(high / plot.step) + 1)];
+    } } },
+    axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, values: (_, all) => all.map(brief), splits: (plot, _, __, top) => Array.from({ length: Math.round(top / plot.step) + 1 }, (_, n) => n * plot.step) })],
+  });
+  // One of powers of ten: a hundred and a million are both seen. It ends at the power above the highest.
+  const powers = (_, all) => all.map(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
+  const above = value => 10 ** (Math.floor(Math.log10(value)) + 1);
+  const logarithmic = (low, least, most = (_, __, high) => high ?? 0) => ({
+    scales: { y: { distr: 3, range: (...seen) => [low, above(Math.max(least, most(...seen)))] } },
+    axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
+  });
+
   const options = (element, own) => ({
     width: element.clientWidth, height: height(element), padding: [8, 12, 0, 0], tzDate: s => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
     cursor: { y: false, points: { size: 6 } }, legend: { show: true, live: true },
     ...own, ...ofBars(own),
-    axes: own.axes ?? [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, values: (_, all) => all.map(brief) })],
   });
 
   const line = (label, name, more = {}) => ({
@@ -103,30 +120,29 @@ const charts = (() => {
   kinds.rates = element => lines(element, found => ({
     data: [times(found), ...["scheduled", "published", "retried", "buried"].map(n => perSecond(found, n))],
     series: [line(t("scheduled"), "--c2"), line(t("published"), "--c1", { width: 2 }), line(t("retried"), "--c4"), line(t("buried"), "--c3")],
+    ...upright(found.step_ms === 1000),
   }));
 
-  const powers = (_, all) => all.map(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
   kinds.lateness = element => lines(element, found => ({
     data: [times(found), ...["p50_ms", "p99_ms", "max_ms"].map(n => found.points.map(p => p?.lateness ? Math.max(p.lateness[n], 0.1) : null))],
     series: [line(t("median"), "--c1", { width: 2 }), line(t("slowest1"), "--c4"), line(t("slowest"), "--c2")],
-    scales: { y: { distr: 3, range: (_, low, high) => [0.1, Math.max(100, high ?? 0) * 1.5] } },
-    axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
+    ...logarithmic(0.1, 10),
   }));
 
   const area = (label, name, more) => line(label, name, { fill: `color-mix(in srgb, ${color(name)} 35%, ${color("--paper")})`, ...more });
   kinds.states = element => lines(element, found => {
     const parts = ["dead", "parked", "in_flight", "delayed"].map(state => found.points.map(p => p?.states?.[state] ?? null));
     const { data, series: list } = stacked([t("dead"), t("parked"), t("in_flight"), t("delayed")], parts, ["--c3", "--c4", "--c2", "--c1"], brief, area);
-    return { data: [times(found), ...data], series: list, parts, scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+    return { data: [times(found), ...data], series: list, parts, ...upright() };
   });
 
   kinds.minute = element => {
     const counts = now.minute ?? [], x = counts.map((_, i) => i * 60 / counts.length);
     const before = made.get(element);
     if (before) return before.setData([x, counts]);
+    const { scales, axes } = upright();
     return draw(element, {
-      legend: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [axis({ size: 30, values: (_, all) => all.map(v => v + " s") }), axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "") })],
+      legend: { show: false }, scales: { x: { time: false }, ...scales }, axes: [axis({ size: 30, values: (_, all) => all.map(v => v + " s") }), axes[1]],
       series: [{}, bars(t("due"), "--c1")],
     }, [x, counts]);
   };
@@ -135,9 +151,10 @@ const charts = (() => {
   const byBucket = (element, counts) => {
     const x = counts.map((_, i) => i), before = made.get(element), whole = (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "");
     if (before && before.data[0].length === x.length) return before.setData([x, counts]);
+    const { scales, axes } = upright();
     return draw(element, {
-      legend: { show: false }, scales: { x: { time: false, range: [-0.6, x.length - 0.4] }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [axis({ size: 24, incrs: [1, 2, 4, 8, 16, 64, 256], values: whole }), axis({ size: 46, values: whole })],
+      legend: { show: false }, scales: { x: { time: false, range: [-0.6, x.length - 0.4] }, ...scales },
+      axes: [axis({ size: 24, incrs: [1, 2, 4, 8, 16, 64, 256], values: whole }), axes[1]],
       series: [{}, bars(element.dataset.label, "--c1", { isBar: false, paths: uPlot.paths.bars({ size: [0.7, 40] }) })],
     }, [x, counts]);
   };
@@ -149,7 +166,7 @@ const charts = (() => {
     const isOf = name => name === destination || name.startsWith(`${destination}:`) && !destination.includes(":");
     const sum = p => Object.entries(p.destinations).reduce((all, [name, counts]) => all + (isOf(name) && counts[count] || 0), 0);
     const values = found.points.map(p => p && (destination ? sum(p) : p.counts[count] ?? 0));
-    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, "--c1")], ...upright() };
   });
 
   // What was given up, by reason: those that were most of it, and all others.
@@ -162,7 +179,7 @@ const charts = (() => {
     const { data, series: list } = stacked(most.map(name => name.slice(7)), parts, ["--c3", "--c4", "--c6", "--c2"]);
     const drawn = made.get(element), names = most.join();
     if (drawn?.names === names) { drawn.parts = parts; return drawn.setData([times(found), ...data]); }
-    return Object.assign(draw(element, { series: [{ label: " ", value: (_, s) => s == null ? "" : iso(s).slice(11, 16) }, ...list], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, [times(found), ...data]), { parts, names });
+    return Object.assign(draw(element, { series: [{ label: " ", value: (_, s) => s == null ? "" : iso(s).slice(11, 16) }, ...list], ...upright() }, [times(found), ...data]), { parts, names });
   });
 
   // What falls due for one destination in the coming hour.
@@ -173,7 +190,7 @@ const charts = (() => {
     const found = await get(`/v1/horizon?for=1h&step=1m&destination=${encodeURIComponent(destination)}`);
     const cells = found.cells.slice(1), data = [cells.map(c => c.from_ms / 1000), cells.map(c => c.messages)];
     const before = made.get(element);
-    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
+    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], ...upright() }, data);
   };
 
   const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
@@ -220,5 +237,5 @@ const charts = (() => {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
   document.addEventListener("DOMContentLoaded", () => all().forEach(redraw));
-  return { kinds, made, draw, line, bars, stacked, byBucket, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
+  return { kinds, made, draw, line, bars, stacked, byBucket, latest, axis, moments, upright, logarithmic, color, brief, get, tick, anew, redraw, now, t };
 })();
