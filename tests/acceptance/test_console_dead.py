@@ -69,7 +69,7 @@ async def test_a_group_and_ticked_rows_are_kicked_over_a_span(
 @pytest.mark.usefixtures("dead")
 async def test_discarding_must_be_typed(page: Page, http: httpx.AsyncClient) -> None:
     await page.goto("/dead")
-    for name in ("Kick all that match", "Discard all that match"):
+    for name in ("Try all that match again", "Discard all that match"):
         await expect(page.get_by_role("button", name=name)).to_be_disabled()
     await page.goto("/dead?reason=expired")
     await page.get_by_role("checkbox", name="late-0").check()
