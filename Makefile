@@ -67,6 +67,7 @@ pages: $(VENV)/.test servers ## write again what is generated of docs/ and confi
 	$(BIN)/python -m tools.reference > cli.new && mv cli.new docs/cli.md
 	$(BIN)/python -m tools.rooms
 	$(BIN)/python -m tools.states
+	$(BIN)/python -m tools.troubles
 	$(BIN)/python -m tests.rigs.path --write
 
 check: lint unit ## lint and unit tests

@@ -30,6 +30,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 DETAIL_LIMIT = 200
+TROUBLESHOOTING = "https://github.com/delaybridge/delaybridge/blob/main/docs/troubleshooting.md"
+"""The page that explains each word of an error and of a warning in the log: `#word`."""
 FIELD_LIMIT = 255
 _SHOWN_CHARS = 80
 _SHOWN_BITS = 256  # Python refuses to print an integer of more than 4300 digits

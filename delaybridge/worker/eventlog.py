@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.errors import printable
+from delaybridge.errors import TROUBLESHOOTING, printable
 from delaybridge.events import (
     BucketDamaged,
     Buried,
@@ -84,6 +84,7 @@ _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
     PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, Settled, StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
+_FOR_PROGRAMS = ("leases", "see")
 _PLAIN = re.compile(r"[^\s\"'=]+")
 Write = Callable[[int, str, dict[str, Any]], None]
 _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason's first word
@@ -165,7 +166,10 @@ class EventLog:
         level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
         if kind in _DEBUG:
             level = logging.DEBUG
-        self._write(level, name_of(kind), _bounded(fields, _MOST_CHARS.get(kind, _TEXT_CHARS)))
+        fields = _bounded(fields, _MOST_CHARS.get(kind, _TEXT_CHARS))
+        if level == logging.WARNING and self._write is _to_log:
+            fields["see"] = f"{TROUBLESHOOTING}#{name_of(kind)}"
+        self._write(level, name_of(kind), fields)
 
 
 def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[tuple[str, Any]]:
@@ -225,8 +229,9 @@ def _to_log(level: int, event: str, fields: dict[str, Any]) -> None:
 
 
 def text_of(fields: Mapping[str, Any]) -> str:
-    """Fields as text: `key=value`, separated by spaces."""
-    return " ".join(f"{name}={_text(value)}" for name, value in fields.items() if name != "leases")
+    """Fields as text: `key=value`, separated by spaces; without what only programs need."""
+    shown = {name: value for name, value in fields.items() if name not in _FOR_PROGRAMS}
+    return " ".join(f"{name}={_text(value)}" for name, value in shown.items())
 
 
 def _bounded(fields: dict[str, Any], most: int) -> dict[str, Any]:

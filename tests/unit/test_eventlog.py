@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from delaybridge import events
+from delaybridge.errors import TROUBLESHOOTING
 from delaybridge.worker.eventlog import EventLog
 from tests.rigs.waiting import until_async
 
@@ -85,10 +86,11 @@ async def test_every_line_has_its_fields(caplog: pytest.LogCaptureFixture) -> No
     log(events.Retried(destination="kafka:t", messages=1, reason="nack"))
     log.flush()
     log(events.ClockStepped(step_ms=5))
+    link = f"{TROUBLESHOOTING}#retried"
     assert fields(caplog) == [
         {"event": "published", "n": 3, "destination": "kafka:t", "lateness_ms": 7},
-        {"event": "retried", "n": 1, "destination": "kafka:t", "reason": "nack"},
-        {"event": "clock_stepped", "step_ms": 5},
+        {"event": "retried", "n": 1, "destination": "kafka:t", "reason": "nack", "see": link},
+        {"event": "clock_stepped", "step_ms": 5, "see": link.replace("retried", "clock_stepped")},
     ]
 
 

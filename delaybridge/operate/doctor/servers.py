@@ -123,7 +123,7 @@ def _told_once(findings: Sequence[Finding], masters: int) -> Iterator[Finding]:
 
 def _silent(each: Inspected) -> Iterator[Finding]:
     what = f"does not answer, its buckets wait: {each.error}"
-    yield trouble("store_silent", what, about=each.label)
+    yield trouble("server_silent", what, about=each.label)
 
 
 def _one(each: Inspected, is_alone: bool) -> Iterator[Finding]:

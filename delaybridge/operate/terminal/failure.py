@@ -88,6 +88,8 @@ class Failure(Exception):
             error["field"] = _clean(self.field)
         if len(lines) > 1:
             error["messages"] = lines
+        if self.exit is Exit.UNREACHABLE:
+            error["see"] = f"{errors.TROUBLESHOOTING}#{self.code}"
         click.echo(json.dumps({"error": error}), err=True)
         return self.exit
 

@@ -58,13 +58,14 @@ class Finding(NamedTuple):
 
     @property
     def data(self) -> dict[str, str]:
-        """The same for programs."""
+        """The finding as programs read it."""
         return {
             "level": self.level.lower(),
             "about": self.about,
             "code": self.code,
             "text": self.text,
             "remedy": self.remedy,
+            "see": self.trouble.link if self.trouble else "",
         }
 
 

@@ -29,7 +29,6 @@ LATE_MS, RETRYING_MS = 5000, 15_000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
 _NAMED = 3  # paused places, workers
-# A message that lost its record's order is in no set for a moment; the series is for pictures.
 _SERIES = "}:series"
 # First word of a reason -> the trouble; of other words the messages are `retrying`, or `parked`.
 _WORDS = ("exchange_missing", "topic_missing", "unroutable", "access_refused")
@@ -70,6 +69,7 @@ def troubles(
         *_of_ledger(stats),
         *_of_time(stats, thresholds),
         *_of_destinations(stats, thresholds),
+        *_of_parts(stats),
         *_of_workers(stats),
         *front_faults(stats),
         *ingest_faults(stats, settings),
@@ -99,7 +99,7 @@ def _of_store(stats: Stats, memory: Fullness | None) -> Iterator[Finding]:
         is_fresh = repairs.summed(stats.mended).at_ms > fresh_ms
         yield trouble("keys_lost", repairs.sentence(stats.mended), is_red=is_fresh)
     for each in stats.unseen:
-        yield trouble("store_silent", each.sentence)
+        yield trouble("server_silent", each.sentence)
     if memory is not None and memory.percent >= _NEARLY_FULL:
         yield _nearly_full(memory)
 
@@ -212,7 +212,8 @@ def _parts_of(destination: str) -> dict[str, Any]:
     return {"exchange": exchange or key, "key": key}
 
 
-def _of_workers(stats: Stats) -> Iterator[Finding]:
+def _of_parts(stats: Stats) -> Iterator[Finding]:
+    """Tasks of each second at which workers fail, unless damage that is named explains it."""
     named = [one.key for one in [*stats.all_damage, *stats.odd_rules]]
     failing: dict[tuple[str, str], list[str]] = {}
     for worker in stats.workers:
@@ -223,6 +224,9 @@ def _of_workers(stats: Stats) -> Iterator[Finding]:
         effect = _PARTS.get(part, f"{part} fails")
         code = "rules_unread" if part == "destinations" else "worker_part_fails"
         yield trouble(code, effect=effect, reason=reason, workers=_listed(names))
+
+
+def _of_workers(stats: Stats) -> Iterator[Finding]:
     for worker in stats.workers:
         if abs(ahead_ms := worker.pace.ahead_ms or 0) > _SKEW_MS:
             told = {"worker": worker.name, "ms": abs(ahead_ms)}

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from delaybridge.errors import TROUBLESHOOTING
 from delaybridge.operate.troubles.finding import FAIL, WARN, WARNING, Finding
 from delaybridge.store.namespace.translatable import Sentence
-
-_LINK = "https://github.com/delaybridge/delaybridge/blob/main/docs/troubleshooting.md"
 
 
 class AlertRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,8 +34,8 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     about: what `doctor` calls its subject. says: the sentence, with `{name}` for what is found;
     `{what}` alone: others make the sentence. when: the threshold. remedy: each `words: command`,
-    a command that works when it is pasted. page: of the console; `{place}`: the destination's.
-    is_red: whether `health` exits with 1.
+    a command that works when it is pasted. words: what the log and errors call it. page: of the
+    console; `{place}`: the destination's. is_red: whether `health` exits with 1.
     """
 
     code: str = ""
@@ -46,15 +45,16 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     when: str
     means: str
     cause: str
+    words: list[str] = []
     remedy: list[str] = []
     page: str = "store"
     is_red: bool = True
-    alert: AlertRule | None = None
+    alerts: list[AlertRule] = []
 
     @property
     def link(self) -> str:
         """Where the page about troubles explains it."""
-        return f"{_LINK}#{self.code}"
+        return f"{TROUBLESHOOTING}#{self.code}"
 
 
 @cache

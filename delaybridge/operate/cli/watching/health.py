@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -29,6 +30,7 @@ from delaybridge.times import roughly
 
 LOOK_AGAIN_S = 0.5
 _NAMED = 10  # troubles; doctor has them all
+_ON_TIME = "nothing is late"
 _OVERDUE = "How late the oldest waiting message may be."
 _UNOWNED = "How long a bucket may lack a worker; the check waits up to this long."
 _RETRYING = "How long a message may have been failing and retried."
@@ -73,15 +75,20 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
         "notes": [each.what for each in notes],
         "troubles": [each.data for each in (*red, *notes)],
     }
-    late = f"nothing is over {roughly(overdue_ms)} late" if found.overdue_ms else "nothing is late"
-    well = [] if red else [f"every bucket has its worker, {late}"]
-    said = [*well, *(each.what for each in (*red, *notes))]
-    if (more := len(said) - _NAMED) > 0:
-        said[_NAMED:] = [f"and {more} more: delaybridge doctor"]
-    text = "; ".join(said)
-    text = f"{found.redis}: {text}" if found.redis else text
-    call.output.verdict(data, FAIL if red else OK, text)
+    said = [each.what for each in (*red, *notes)]
+    if not red:
+        late = f"nothing is over {roughly(overdue_ms)} late"
+        said.insert(0, f"every bucket has its worker, {late if found.overdue_ms else _ON_TIME}")
+    call.output.verdict(data, FAIL if red else OK, _sentence(found.redis, said))
     return Exit.FAILED if red else Exit.DONE
+
+
+def _sentence(redis: str, said: Sequence[str]) -> str:
+    """All of it in one sentence; of many things only the number."""
+    more = len(said) - _NAMED
+    tail = [f"and {more} more: delaybridge doctor"] if more > 0 else []
+    text = "; ".join([*said[:_NAMED], *tail])
+    return f"{redis}: {text}" if redis else text
 
 
 def _of_servers(
@@ -121,7 +128,9 @@ def doctor(call: Invocation) -> int:
     has_failed = False
     for finding in findings(settings):
         has_failed |= finding.level == FAIL
-        call.output.verdict(finding.data, finding.level, f"{finding.about}: {finding.text}")
+        code = f"  [{finding.code}]" if finding.code else ""
+        text = f"{finding.about}: {finding.text}{code}"
+        call.output.verdict(finding.data, finding.level, text)
     return Exit.FAILED if has_failed else Exit.DONE
 
 
