@@ -228,7 +228,9 @@ class TestRights:
             assert sink.verdicts(good) == {Verdict.CONFIRMED}
 
     async def test_a_wrong_password_is_not_shown(self, rig: RabbitMQRig) -> None:
-        with pytest.raises(PublishUnavailable, match="login_refused: the broker refused user guest") as caught:
+        with pytest.raises(
+            PublishUnavailable, match="login_refused: the broker refused user guest"
+        ) as caught:
             async with rig.connected(url=rig.url().replace("guest:guest", "guest:s3cret")):
                 pass
         assert "s3cret" not in str(caught.value)
