@@ -1,6 +1,5 @@
--- Announce that a worker is alive (with a ttl of 0: it leaves), and return the workers that are alive.
--- One whose announcement ran out stays for ten minutes, with its expiry below 0: it is gone, and did
--- not say so.
+-- Announce that a worker is alive (with a ttl of 0: it leaves), keep those whose announcement ran out
+-- for ten minutes, with their expiry below 0, and return the workers that are alive.
 --
 -- KEYS[1]  workers      zset
 -- KEYS[2]  worker_info  hash

@@ -71,7 +71,7 @@ class TestExchangeLine:
             if outcome == CLOSED:
                 assert one not in channel.written
             elif one in channel.returned:
-                assert outcome.reason == "unroutable: 312 NO_ROUTE"
+                assert outcome.reason.startswith("unroutable: 312 NO_ROUTE, no queue is ")
             elif outcome == CONFIRMED:
                 assert one in channel.acked
             elif outcome.verdict is Verdict.REFUSED:

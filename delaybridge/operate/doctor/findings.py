@@ -16,6 +16,7 @@ from delaybridge.operate.doctor.checks import measured
 from delaybridge.operate.doctor.durability import disk, durability
 from delaybridge.operate.doctor.namespace import namespace
 from delaybridge.operate.doctor.servers import servers
+from delaybridge.operate.troubles.addressed import addressed
 from delaybridge.operate.troubles.finding import Finding, ok
 from delaybridge.operate.troubles.listed import trouble
 from delaybridge.settings.durability import Keeping
@@ -34,6 +35,10 @@ def findings(settings: Settings) -> Iterator[Finding]:
     """One check after the other. What cannot be reached is a finding, no error; no text has a
     password. Not on an event loop: brokers are tried on loops of their own.
     """
+    return (addressed(each, settings) for each in _findings(settings))
+
+
+def _findings(settings: Settings) -> Iterator[Finding]:
     from delaybridge.store.redis.store import Store
 
     for caution in settings.cautions():

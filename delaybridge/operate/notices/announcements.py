@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
 from delaybridge.store.namespace.announcements import announced, said_of, texts_of, vanished
+from delaybridge.store.namespace.registry import KINDS
 from delaybridge.store.protocol.record import WorkerTroubles
 
 UNKNOWN = "?"
@@ -187,11 +188,12 @@ class Gone(NamedTuple):
     announced_ms: int
 
 
-def gone(kinds: Mapping[str, Sequence[Any]], now_ms: int) -> list[Gone]:
-    """The processes that vanished, the latest first. kinds: the replies to `registry.fleet`."""
+def gone(of_kinds: Sequence[Any], now_ms: int) -> list[Gone]:
+    """The processes that vanished, the latest first, in the replies to `registry.fleet` of all
+    KINDS."""
     found = [
         Gone(kind, **_process(of, name), announced_ms=announced_ms)
-        for kind, replies in kinds.items()
+        for kind, replies in zip(KINDS, of_kinds, strict=True)
         for name, of, announced_ms in vanished(replies, now_ms)
     ]
     return sorted(found, key=lambda one: -one.announced_ms)

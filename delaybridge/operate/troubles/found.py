@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from delaybridge.operate.notices import repairs
+from delaybridge.operate.troubles.addressed import addressed
 from delaybridge.operate.troubles.finding import SEVERITIES, Finding
 from delaybridge.operate.troubles.fronts import front_faults
 from delaybridge.operate.troubles.listed import trouble
@@ -31,7 +34,8 @@ _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
 _NAMED = 3  # paused places, workers
 _SERIES = "}:series"
 # First word of a reason -> the trouble; of other words the messages are `retrying`, or `parked`.
-_WORDS = ("exchange_missing", "topic_missing", "unroutable", "access_refused")
+_WORDS = "exchange_missing topic_missing queue_missing unroutable access_refused".split()
+_KEY = re.compile(r"no queue is (?:named|bound with key) '(.*)'")
 _PARTS = {  # of the pulse -> the trouble if it fails
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",
@@ -75,6 +79,7 @@ def troubles(
         *ingest_faults(stats, settings),
         *_of_rules(stats, places),
     ]
+    found = [addressed(each, settings) for each in found] if settings else found
     return sorted(found, key=severity)
 
 
@@ -167,8 +172,9 @@ def _of_destinations(stats: Stats, thresholds: Thresholds) -> Iterator[Finding]:
     for destination, each in refused.items():
         if destination not in named:
             why = each.reason.partition(": ")[2]
-            values: dict[str, Any] = {"destination": destination, "reason": why}
-            yield trouble("destination_refuses", **_parts_of(destination), **values)
+            values: dict[str, Any] = {"reason": why, "workers": each.worker}
+            code, parts = _code_of(why, destination, "destination_refuses")
+            yield trouble(code, **parts, **values)
 
 
 def _parked(destination: str, reason: str, names: Sequence[str]) -> Finding:
@@ -183,7 +189,8 @@ def _parked(destination: str, reason: str, names: Sequence[str]) -> Finding:
     if not rest:
         is_login = first_word(reason) == "login_refused"
         return trouble("broker_refuses_login" if is_login else "broker_unavailable", **values)
-    return trouble(_code_of(reason, "destination_parked"), **_parts_of(destination), **values)
+    code, parts = _code_of(reason, destination, "destination_parked")
+    return trouble(code, **{**parts, **values})
 
 
 def _failing(each: Retrying, stats: Stats, *, is_red: bool) -> Finding:
@@ -197,19 +204,23 @@ def _failing(each: Retrying, stats: Stats, *, is_red: bool) -> Finding:
     said = Sentence("{count} messages to {destination} failing for {time}: {error}", told)
     if each.messages == 1 and not stats.retrying_sampled:
         said = Sentence("{count} message to {destination} failing for {time}: {error}", told)
-    code = _code_of(each.example, "messages_retrying")
-    return trouble(code, said, is_red=is_red, **_parts_of(each.destination), **told)
+    code, parts = _code_of(each.example, each.destination, "messages_retrying")
+    return trouble(code, said, is_red=is_red, **{**parts, **told})
 
 
-def _code_of(reason: str, other: str) -> str:
-    return word if (word := first_word(reason)) in _WORDS else other
-
-
-def _parts_of(destination: str) -> dict[str, Any]:
-    """The exchange or topic, and the key, of a destination, for its remedy."""
-    _, _, rest = destination.partition(":")
+def _code_of(reason: str, destination: str, other: str) -> tuple[str, dict[str, Any]]:
+    """The trouble that a reason is, and what its remedy names; `other` if it is not listed."""
+    word = first_word(reason)
+    broker, _, rest = destination.partition(":")
     exchange, _, key = rest.partition("/")
-    return {"exchange": exchange or key, "key": key}
+    exchange = unquote(exchange)
+    if found := _KEY.search(reason):
+        key = found[1]
+    queue = f"{exchange}.{key or '#'}" if exchange else key
+    parts: dict[str, Any] = {"broker": broker, "destination": destination, "queue": queue}
+    if word == "unroutable" and not exchange:
+        word = "queue_missing"
+    return (word if word in _WORDS else other), parts | {"exchange": exchange, "key": key or "#"}
 
 
 def _of_parts(stats: Stats) -> Iterator[Finding]:

@@ -127,8 +127,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     found = yield from grouped([*parts, *_of_namespace(calls), probes])
     *of_buckets, workers, ingests, fronts, lists, (made_for, *others), probed = found
     look_ms, rules_kept, went_back, now_us = others
-    fleet = workers, ingests, fronts
-    needed = [*chain(*fleet), *lists, look_ms, rules_kept, now_us]
+    needed = [*chain(workers, ingests, fronts), *lists, look_ms, rules_kept, now_us]
     if error := store_wide_error(needed):
         raise error
     now_ms = now_us // 1000
@@ -148,7 +147,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         ingests=announcements.ingests(ingests, now_ms),
         fronts=announcements.fronts(fronts, now_ms),
         fronted=() if isinstance(made_for, StoreError) else made_for,
-        gone=announcements.gone(dict(zip(registry.KINDS, fleet, strict=True)), now_ms),
+        gone=announcements.gone([workers, ingests, fronts], now_ms),
         refused=refused_writes.refused(probed),
         retrying=retrying,
         retrying_sampled=is_sampled,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from delaybridge.errors import DETAIL_LIMIT, printable
-from delaybridge.message import Delivery
+from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.link import Reports
 
@@ -203,8 +203,8 @@ class ExchangeLine:
             if reason is None:
                 kept.append(delivery)
             else:
-                outcome = Outcome(Verdict.REFUSED, f"unroutable: {reason}", answered=True)
-                self._reports.add([delivery], outcome)
+                why = f"unroutable: {reason}{_no_queue(delivery.destination)}"[:DETAIL_LIMIT]
+                self._reports.add([delivery], Outcome(Verdict.REFUSED, why, answered=True))
         return kept
 
     # the end of a channel
@@ -258,6 +258,11 @@ class ExchangeLine:
         self._suspects.update(dict.fromkeys(self._unconfirmed.ids()))
         while len(self._suspects) > MAX_SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
+
+
+def _no_queue(to: Destination) -> str:
+    bound = "bound with key" if to.address else "named"
+    return f", no queue is {bound} '{printable(to.routing_key or '')}'"
 
 
 def refusal(code: int, text: str) -> Outcome | None:
