@@ -105,6 +105,8 @@ def _of_store(stats: Stats, memory: Fullness | None) -> Iterator[Finding]:
         yield trouble("keys_lost", repairs.sentence(stats.mended), is_red=is_fresh)
     for each in stats.unseen:
         yield trouble("server_silent", each.sentence)
+    for refused in stats.refused:
+        yield trouble("store_refuses_writes", server=refused.node or "Redis", why=refused.why)
     if memory is not None and memory.percent >= _NEARLY_FULL:
         yield _nearly_full(memory)
 

@@ -17,7 +17,7 @@ from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.terminal.failure import Exit
 from delaybridge.operate.terminal.grammar import DURATION, Command, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
-from delaybridge.operate.troubles.finding import FAIL, OK
+from delaybridge.operate.troubles.finding import FAIL, OK, Finding
 from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.facts import Fullness, fullest
@@ -75,20 +75,22 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
         "notes": [each.what for each in notes],
         "troubles": [each.data for each in (*red, *notes)],
     }
+    call.output.verdict(data, FAIL if red else OK, _sentence(found, red, notes, overdue_ms))
+    return Exit.FAILED if red else Exit.DONE
+
+
+def _sentence(
+    found: delaybridge.Stats, red: Sequence[Finding], notes: Sequence[Finding], overdue_ms: int
+) -> str:
+    """All of it in one sentence; of many things only the number."""
     said = [each.what for each in (*red, *notes)]
     if not red:
         late = f"nothing is over {roughly(overdue_ms)} late"
         said.insert(0, f"every bucket has its worker, {late if found.overdue_ms else _ON_TIME}")
-    call.output.verdict(data, FAIL if red else OK, _sentence(found.redis, said))
-    return Exit.FAILED if red else Exit.DONE
-
-
-def _sentence(redis: str, said: Sequence[str]) -> str:
-    """All of it in one sentence; of many things only the number."""
-    more = len(said) - _NAMED
-    tail = [f"and {more} more: delaybridge doctor"] if more > 0 else []
-    text = "; ".join([*said[:_NAMED], *tail])
-    return f"{redis}: {text}" if redis else text
+    if (more := len(said) - _NAMED) > 0:
+        said[_NAMED:] = [f"and {more} more: delaybridge doctor"]
+    text = "; ".join(said)
+    return f"{found.redis}: {text}" if found.redis else text
 
 
 def _of_servers(
