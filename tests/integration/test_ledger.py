@@ -235,22 +235,22 @@ def test_restore_brings_back_what_redis_lost(
             on = redis.Redis.from_url(server.url)
             born = on.get(birth(namespace))
             on.flushall()
-        asked = run("--json", "restore", "--dry-run")
+        asked = run("--json", "ledger", "restore", "--dry-run")
         assert asked.code == 0, asked
         (said,) = asked.objects
         assert (said["restored"], said["rows"]) == (50, 50)
-        assert run("--json", "restore", "--no-expired").objects[0]["restored"] == 49
-        assert run("--json", "restore", "--id", "due").objects[0]["restored"] == 1
-        assert run("--json", "restore").objects[0]["restored"] == 0
+        assert run("--json", "ledger", "restore", "--no-expired").objects[0]["restored"] == 49
+        assert run("--json", "ledger", "restore", "--id", "due").objects[0]["restored"] == 1
+        assert run("--json", "ledger", "restore").objects[0]["restored"] == 0
         shown = run("--json", "message", "show", "m7").objects[0]
         assert (shown["state"], shown["body"]) == ("delayed", "x")
         assert shown["life"]["calls"][0]["state"] == "delayed"
         assert run("message", "show", "m0").out.count("cancelled") == 2
         assert len(run("--json", "bucket", "ls").objects) == 4  # as many as before
         assert born and on.get(birth(namespace)) == born  # whoever was restoring it may go on
-        refused = run("purge", "--destination", TO, "--confirm", "memory:other")
+        refused = run("ledger", "purge", "--destination", TO, "--confirm", "memory:other")
         assert refused.code == 2
-        done = run("--json", "purge", "--destination", TO, "--confirm", TO).objects[0]
+        done = run("--json", "ledger", "purge", "--destination", TO, "--confirm", TO).objects[0]
         assert done["answers"] == {"cancelled": 50}
         assert ledger.states() == {"cancelled": 51}
 

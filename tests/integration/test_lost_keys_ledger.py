@@ -232,6 +232,6 @@ def test_restore_tells_of_messages_that_it_leaves_to_the_workers(
     with Client(redis_url, namespace=namespace, brokers={"memory": "memory://"}, **kept) as client:
         client.schedule_many([Message("memory:q", b"x", delay="30m") for _ in range(3)])
     raw.delete(keys.bucket_key(namespace, 0, "due"))
-    (said,) = run("--json", "restore").objects
+    (said,) = run("--json", "ledger", "restore").objects
     assert (said["rows"], said["restored"], said["unlisted"]) == (3, 0, 3)
-    assert "3 are in Redis, but in no set" in run("restore").out
+    assert "3 are in Redis, but in no set" in run("ledger", "restore").out

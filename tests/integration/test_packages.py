@@ -69,8 +69,8 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "alarm show": ("", 0, ""),
     "alarm clear": ("", 0, ""),
     "doctor": ("", 1, ""),
-    "restore": ("", 0, ""),
-    "purge": ("--destination kombu:t --confirm kombu:t", 0, ""),
+    "ledger restore": ("", 0, ""),
+    "ledger purge": ("--destination kombu:t --confirm kombu:t", 0, ""),
     "outbox create-table": ("", 0, ""),
     "outbox ls": ("", 0, ""),
     "outbox run": ("", 0, " store "),
@@ -82,7 +82,14 @@ ROWS: dict[str, tuple[str, int, str]] = {
 }
 # In a plain install; what the others of `recurring` ask for is not there then.
 LACKING = {
-    *("ledger upgrade", "restore", "purge", "outbox create-table", "outbox ls", "outbox run"),
+    *(
+        "ledger upgrade",
+        "ledger restore",
+        "ledger purge",
+        "outbox create-table",
+        "outbox ls",
+        "outbox run",
+    ),
     *("message show", "dead show", "recurring add", "recurring preview", "serve", "demo"),
 }
 OF_DAILY = {f"recurring {verb}" for verb in ("show", "pause", "resume", "run", "backfill", "rm")}

@@ -21,57 +21,73 @@ from delaybridge.operate.terminal.output import Output
 from delaybridge.operate.terminal.streams import drop_stdout, never_fail, wants_color
 
 # name -> (module under this room, what it does), in the order in which a user needs them
-COMMANDS = {
-    "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
-    "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
-    "dead": ("cli.messages.messages", "Messages that were given up: list, bring back, discard."),
-    "destination": (
-        "cli.rules.destination",
-        "Pause, limit, spread, purge what goes to a destination.",
-    ),
-    "definitions": ("cli.rules.definitions", "Export and import rules and recurring definitions."),
-    "recurring": (
-        "cli.rules.recurring",
-        "Messages sent again and again, by cron expression or interval.",
-    ),
-    "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
-    "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
-    "front": ("cli.processes.front", "Accept delayed exchanges from clients that cannot change."),
-    "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
-    "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
-    "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
-    "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
-    "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
-    "top": ("top", "Watch everything on one screen, with keys."),
-    "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
-    "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
-    "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
-    "alarm": (
-        "cli.watching.health",
-        "Whether Redis came back with an older past, empty or without some keys.",
-    ),
-    "doctor": (
-        "cli.watching.health",
-        "Check Redis, brokers, clock and workers; say what to change.",
-    ),
-    "ledger": (
-        "cli.messages.ledger",
-        "The ledger's database: make its tables, or bring them up to date.",
-    ),
-    "restore": ("cli.messages.ledger", "Bring messages of the ledger back that Redis lacks."),
-    "purge": (
-        "cli.messages.ledger",
-        "Cancel all unfinished messages of a destination, by the ledger's record.",
-    ),
-    "outbox": (
-        "cli.processes.outbox",
-        "Messages of an application's own transactions: move them into Redis.",
-    ),
-    "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
-    "config": ("cli.processes.config", "Show and check the settings."),
-    "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
-    "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
+SECTIONS = {
+    "Send": {
+        "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
+        "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
+        "recurring": (
+            "cli.rules.recurring",
+            "Messages sent again and again, by cron expression or interval.",
+        ),
+    },
+    "Look": {
+        "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
+        "top": ("top", "Watch everything on one screen, with keys."),
+        "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
+        "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
+        "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
+        "doctor": (
+            "cli.watching.health",
+            "Check Redis, brokers, clock and workers; say what to change.",
+        ),
+        "alarm": ("cli.watching.health", "Whether Redis came back older, empty or without keys."),
+    },
+    "Steer": {
+        "destination": (
+            "cli.rules.destination",
+            "Pause, limit, spread, purge what goes to a destination.",
+        ),
+        "dead": (
+            "cli.messages.messages",
+            "Messages that were given up: list, bring back, discard.",
+        ),
+        "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
+        "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
+        "definitions": (
+            "cli.rules.definitions",
+            "Export and import rules and recurring definitions.",
+        ),
+    },
+    "Run": {
+        "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
+        "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
+        "front": (
+            "cli.processes.front",
+            "Accept delayed exchanges from clients that cannot change.",
+        ),
+        "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
+        "outbox": (
+            "cli.processes.outbox",
+            "Move messages of an application's own transactions into Redis.",
+        ),
+    },
+    "Set up": {
+        "demo": (
+            "cli.processes.demo",
+            "Watch it work: two workers, one of them killed, a verdict.",
+        ),
+        "config": ("cli.processes.config", "Show and check the settings."),
+        "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
+        "ledger": (
+            "cli.messages.ledger",
+            "The ledger's database: make its tables, restore or purge by it.",
+        ),
+        "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
+        "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
+    },
 }
+COMMANDS = {name: found for some in SECTIONS.values() for name, found in some.items()}
+_EARLIER = {"restore", "purge"}  # now of `ledger`; they still work, and nothing lists them
 
 
 class Root(Group):
@@ -81,10 +97,23 @@ class Root(Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names, its module imported now."""
+        if args[0] in _EARLIER:
+            _, group, args = self.resolve_command(ctx, ["ledger", *args])
+            assert isinstance(group, Group)
+            return group.resolve_command(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = getattr(import_module(f"delaybridge.operate.{COMMANDS[name][0]}"), name)
         return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by section, in columns that are as wide in each."""
+        width = max(map(len, COMMANDS))
+        for title, some in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), about) for name, (_, about) in some.items()]
+                )
 
 
 _EXITS = "\n".join(f"{exit.value:5}  {exit.means}" for exit in Exit)

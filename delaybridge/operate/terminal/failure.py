@@ -41,7 +41,7 @@ class Exit(IntEnum):
     DONE = 0, "done; also a drained worker, and a reader that closed stdout"
     FAILED = 1, "a check found a fault, a worker did not drain, or a bug"
     REFUSED = 2, "usage, settings or input refused: nothing was done"
-    NOT_FOUND = 3, "not found"
+    NOT_FOUND = 3, "not found; also no message and no rule at a destination"
     CONFLICT = 4, "conflict: in flight, same id with other content, name taken"
     UNREACHABLE = 5, "Redis or broker unreachable, full, or refusing access"
     PARTLY = 6, "partly done: the output names what was not done"

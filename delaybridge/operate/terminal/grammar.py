@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -22,6 +23,11 @@ HELP_NAMES = ["-h", "--help"]
 CONTEXT = {"help_option_names": HELP_NAMES, "max_content_width": 100}
 COMPLETE_VARIABLE = "_DELAYBRIDGE_COMPLETE"  # set by a shell that asks for completions
 PAGE_LIMIT = 500
+_MOST_MEANT = 4  # commands that are offered for an unknown one
+_MEANT = dict.fromkeys(("delete", "remove", "rm"), {"cancel", "discard", "rm"}) | {
+    "list": {"ls"}, "publish": {"schedule", "publish-now"}, "send": {"schedule"},
+    "start": {"scan"}, "status": {"health", "stats"},
+}  # fmt: skip
 NAME_BYTES = 200
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_call: Decorator = click.make_pass_decorator(Invocation)
@@ -58,6 +64,32 @@ class Group(Command, click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they are defined."""
         return [*self.commands]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown command is refused with those that may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as exc:
+            what, meant = exc.message, ", ".join(self._meant(ctx, args[0]))
+            hint = f"{what} Did you mean: {meant}?" if meant else what
+            raise click.NoSuchCommand(args[0], hint, ctx=ctx) from None
+
+    def _meant(self, ctx: click.Context, typed: str) -> list[str]:
+        """The commands whose last word is the one typed, or means it, or is like it."""
+        paths = [*self.paths(ctx, ctx.command_path)]
+        known = {path[-1] for path in paths}
+        last = {typed, *_MEANT.get(typed, ())} & known or get_close_matches(typed[:80], known, n=2)
+        return [" ".join(path) for path in paths if path[-1] in last][:_MOST_MEANT]
+
+    def paths(self, ctx: click.Context, *words: str) -> Iterator[tuple[str, ...]]:
+        """Every command of this group and of its groups, as words."""
+        for name in self.list_commands(ctx):
+            yield (*words, name)
+            _, command, _ = self.resolve_command(ctx, [name])
+            if isinstance(command, Group):
+                yield from command.paths(ctx, *words, name)
 
 
 def _ask_for_json(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""`delaybridge ledger`, `restore` and `purge`: the database of `durability = ledger`."""
+"""`delaybridge ledger`: the database of `durability = ledger`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import delaybridge
 from delaybridge.operate.cli.messages.targets import check_confirmed, purge_options
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Exit, Failure
-from delaybridge.operate.terminal.grammar import Command, Group, option, pass_call
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.progress import progress
 from delaybridge.settings.durability import Keeping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def ledger() -> None:
-    """The ledger's database: make its tables, or bring them up to date."""
+    """The ledger's database: make its tables, restore or purge by it."""
 
 
 @ledger.command("upgrade")
@@ -43,7 +43,7 @@ def upgrade(call: Invocation) -> None:
     call.output.result({"before": before, "version": after}, f"the ledger's tables have {what}")
 
 
-@click.command("restore", cls=Command)
+@ledger.command("restore")
 @option("--id ID", "Only this message. Repeat for several.", to="ids", multiple=True)
 @option("--since", "Only messages due at this time or later.", to="from_ms", type=grammar.TIME)
 @option("--until", "Only messages due at this time or earlier.", to="to_ms", type=grammar.TIME)
@@ -93,7 +93,7 @@ def restore(
     call.output.result({**data, "seconds": seconds}, text)
 
 
-@click.command("purge", cls=Command)
+@ledger.command("purge")
 @option("--destination D", "A broker, an exchange or topic, or a whole destination.", required=True)
 @purge_options
 @pass_call

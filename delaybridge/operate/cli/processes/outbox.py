@@ -23,7 +23,7 @@ _COUNT = click.IntRange(1, PAGE_LIMIT)
 
 @click.group(cls=Group)
 def outbox() -> None:
-    """Messages of an application's own transactions: move them into Redis.
+    """Move messages of an application's own transactions into Redis.
 
     An application inserts them with delaybridge.outbox; outbox.url names its database.
     """

@@ -138,7 +138,7 @@ def doctor(call: Invocation) -> int:
 
 @click.group(cls=Group)
 def alarm() -> None:
-    """Whether Redis came back with an older past, empty or without some keys."""
+    """Whether Redis came back older, empty or without keys."""
 
 
 @alarm.command("show")
