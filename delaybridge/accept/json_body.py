@@ -61,4 +61,5 @@ def _parts(value: Any) -> Iterable[tuple[object, Any]]:
         return value.items()
     if isinstance(value, list | tuple | set | frozenset):
         return enumerate(value)
-    return [(n, getattr(value, n)) for names in _NAMES for n in getattr(type(value), names, ())]
+    names = [name for kind in _NAMES for name in getattr(type(value), kind, ())]
+    return [(name, getattr(value, name, None)) for name in names]

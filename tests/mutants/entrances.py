@@ -184,6 +184,25 @@ MUTANTS = [
         "tests/unit/test_draft.py",
     ),
     Mutant(
+        "draft: a body hides json", "delaybridge/accept/accept.py",
+        "                or message.json is not msgspec.UNSET\n", "",
+        "a message with a body and json is sent without its json",
+        "tests/unit/test_json_body.py",
+    ),
+    Mutant(
+        "json: not-a-number", "delaybridge/accept/json_body.py",
+        "allow_nan=False", "allow_nan=True",
+        "a body is not JSON",
+        "tests/unit/test_json_body.py",
+    ),
+    Mutant(
+        "json: the content type wins", "delaybridge/accept/json_body.py",
+        '{"content_type": "application/json", **properties}',
+        '{**properties, "content_type": "application/json"}',
+        "the content type that was given is lost",
+        "tests/unit/test_json_body.py",
+    ),
+    Mutant(
         "amqp: an empty body has a frame", "delaybridge/amqp/frames.py",
         "if 0 < size <= self._payload_max", "if 0 <= size <= self._payload_max",
         "the second empty message of a channel is a protocol error",
