@@ -109,8 +109,11 @@ def _text(part: bytes, *, is_cut: bool) -> str | None:
             text = part[: len(part) - end].decode()
         except UnicodeDecodeError:
             continue
-        strange = sum(not (each.isprintable() or each in "\t\r\n") for each in text[:4096])
-        return text if strange * 20 <= len(text[:4096]) else None
+        begun = text[:4096]
+        if begun.isprintable():
+            return text
+        strange = sum(not (each.isprintable() or each in "\t\r\n") for each in begun)
+        return text if strange * 20 <= len(begun) else None
     return None
 
 

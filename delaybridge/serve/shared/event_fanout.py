@@ -47,8 +47,8 @@ class Kept(NamedTuple):
 class ToldOfMessage(msgspec.Struct):
     """An event as streams have it; its `fields` name messages in `ids`."""
 
-    time: str
-    event: str
+    time: str = ""
+    event: str = ""
     worker: str = ""
     fields: dict[str, Any] = {}
 
@@ -107,7 +107,7 @@ class EventHub:
         """What those kept tell of this message, in their order."""
         mark = _encode(id)
         found = (
-            _decode(one.text.partition(b"data: ")[2]) for one in self._kept if mark in one.text
+            _decode(one.text.rpartition(b"\ndata: ")[2]) for one in self._kept if mark in one.text
         )
         return [told for told in found if id in told.fields.get("ids", ())]
 

@@ -34,7 +34,6 @@ _TEXTS = {
     "dead.kick_many": "Take many messages out of the dead set, due now or spread over a span.",
     "dead.discard_many": "Delete many messages from the dead set for good.",
 }
-# What a page of the console must say of the messages that it means; the state alone is not enough.
 _CHOOSING = Filters.__struct_fields__
 routes = Routes(is_for_tenants=True)
 
@@ -155,10 +154,7 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
     else:
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
-        asked = wanted.filter or Filter()
-        if GUARD in call.headers and not any(getattr(asked, each) for each in _CHOOSING):
-            raise MessageError("bad_selection", "filter", "set a filter first: all would match")
-        selection = _selection(asked, TABLE[name].states)
+        selection = _selection(wanted.filter or Filter(), TABLE[name].states, call)
         counted = Counter()
         if wanted.dry_run or over_ms:
             by_state = await _count(call, selection, counted)
@@ -192,7 +188,10 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
     return found
 
 
-def _selection(wanted: Filter, states: Sequence[State]) -> Selection:
+def _selection(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
+    # A page of the console must say which messages it means; their state alone is not enough.
+    if GUARD in call.headers and not any(getattr(wanted, each) for each in _CHOOSING):
+        raise MessageError("bad_selection", "filter", "set a filter first: all would match")
     if wanted.state is not None and wanted.state not in states:
         what = f"got {wanted.state}; this verb takes {', '.join(states)}"
         raise MessageError("bad_state", "filter.state", what)

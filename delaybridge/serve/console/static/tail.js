@@ -25,7 +25,7 @@
   const own = (event, level, fields) => take({ time: new Date(page.now()).toISOString(), worker: "", level, event, fields });
   const gap = reason => own("events_missing", "warning", { reason });
 
-  // of: how many messages a row stands for. alone: it is the only row of its line, and is never left out.
+  // of: how many messages a row stands for. alone: it is the only row of its line, and is left out last.
   const take = told => {
     const { ids, n, ...fields } = told.fields, row = { ...told, of: 1, alone: true };
     if (!ids) waiting.push(row);
@@ -45,11 +45,11 @@
     if (held) return;
     // A second's events come at once. They are spread over it; what is too much is left out, and said.
     const nth = Math.max(1, Math.ceil((waiting.length + ready.length) / (4 * AT_ONCE)));
-    const kept = waiting.filter(told => nth === 1 || told.alone || number++ % nth === 0);
+    const kept = waiting.filter(told => nth === 1 || told.alone && nth < 5 || number++ % nth === 0);
     lately = [...lately, [kept.length, waiting.reduce((sum, told) => sum + told.of, 0)]].slice(-LATELY);
     const [shown, all] = lately.reduce(([a, b], [c, d]) => [a + c, b + d], [0, 0]);
     find("#sampled").textContent = all > shown + .5 ? page.fill(find("#sampled").dataset.text, page.number(Math.max(2, all / shown))) : "";
-    ready = [...ready, ...kept].slice(-ROWS);
+    ready.push(...kept);
     waiting = [];
     if (!ready.length) return;
     const body = table.tBodies[0];
