@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import psycopg
 from sqlalchemy import make_url
 
 from delaybridge.backoff import Backoff
+from delaybridge.ledger.sql.patient import connect
 from delaybridge.outbox import table
 
 _WAIT_S = 0.5  # so that it ends soon after it was closed
 _RECONNECT_S = (0.1, 5.0)
+_SILENCE_S = 5.0
 
 
 class CommitListener:
@@ -49,12 +52,17 @@ class CommitListener:
             self._ended.wait(backoff.next_s())
 
     def _listen(self) -> None:
-        with psycopg.connect(
-            self._conninfo, autocommit=True, connect_timeout=self._timeout_s
+        with connect(
+            self._timeout_s, self._conninfo, autocommit=True, connect_timeout=self._timeout_s
         ) as connection:
             connection.execute(table.LISTEN)
             self.is_listening = True
             self._on_news()  # of what was committed before
+            heard_s = time.monotonic()
             while not self._ended.is_set():
                 for _ in connection.notifies(timeout=_WAIT_S, stop_after=1):
+                    heard_s = time.monotonic()
                     self._on_news()
+                if time.monotonic() - heard_s > _SILENCE_S:
+                    connection.execute("SELECT 1")  # nothing else notices that it is dead
+                    heard_s = time.monotonic()

@@ -14,11 +14,11 @@ class LossyProxy(contextlib.AbstractContextManager):
     """Passes everything on to `port` of this machine, except the replies that it is told to lose.
 
     dropped: the number of replies lost so far. on_drop: called before each loss. swallowing: drop
-    every reply and keep the connection open.
+    every reply and keep the connection open. target: the port that new connections lead to.
     """
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listener.getsockname()[1]
         self._to_drop = 0
@@ -57,7 +57,11 @@ class LossyProxy(contextlib.AbstractContextManager):
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection((LOOPBACK, self._target))
+                try:
+                    server = socket.create_connection((LOOPBACK, self.target))
+                except ConnectionRefusedError:  # the server is away
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 self._start(self._pass_requests, client, server)
                 self._start(self._pass_replies, server, client)

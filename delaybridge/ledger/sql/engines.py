@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError
 
 _MYSQL_DEADLOCK = 1213
+_READ_ONLY = ("25006", 1290, 1836)
 
 
 def make(url: str, timeout_s: float, connections: int) -> Engine:
@@ -37,7 +38,21 @@ def make(url: str, timeout_s: float, connections: int) -> Engine:
         event.listen(engine, "begin", begin_sqlite)
         if (file := _file(parsed)) is not None:
             _follow(engine, file)
+    if engine.dialect.driver == "psycopg":
+        from delaybridge.ledger.sql.patient import connect
+
+        event.listen(
+            engine, "do_connect", lambda _, __, args, named: connect(timeout_s, *args, **named)
+        )
+    event.listen(engine, "handle_error", _leave_if_read_only)
     return engine
+
+
+def _leave_if_read_only(context: Any) -> None:
+    """A standby answers: close every connection; a new one leads to the primary, now or soon."""
+    error = context.original_exception
+    code = getattr(error, "sqlstate", None) or next(iter(getattr(error, "args", ())), None)
+    context.is_disconnect |= code in _READ_ONLY
 
 
 def is_one_file(url: str, other: str) -> bool:
