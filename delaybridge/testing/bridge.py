@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge.client import AsyncClient, Client
 from delaybridge.client.requests import arguments_of
-from delaybridge.errors import ConfigError
+from delaybridge.errors import ConfigError, MessageError
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import DEFAULT_KINDS, SecretUrl, kinds_of
+from delaybridge.store.namespace.rules import covers
 from delaybridge.testing.amqp import listen
-from delaybridge.testing.brokers import Arrivals, DeliveredMessage, time_of
+from delaybridge.testing.brokers import Arrivals, DeliveredMessage, NotingPublisher, time_of
 from delaybridge.times import At, Delay, at_ms, delay_ms
 
 if TYPE_CHECKING:
@@ -189,8 +190,7 @@ class Bridge:
         """
         wanted = None if place is None else self._arrivals.place(place)
         self._deliver(self._redis.now_ms)
-        found = self._arrivals.all
-        return [d for d in found if wanted is None or self._arrivals.covers(wanted, d.destination)]
+        return [*self._arrivals.all] if wanted is None else self._arrivals.at(wanted)
 
     def on(self, place: str, callback: Callback) -> None:
         """Call this with each message delivered to the place from now on, as a consumer would be.
@@ -205,21 +205,28 @@ class Bridge:
         """Let the next deliveries to the place fail; each is tried again, as its plan says.
 
         times: how many; None: all from now on; 0: none any more. error: begins with one word, as
-        `unroutable: NO_ROUTE`; with `unreachable` of a whole broker see `down`.
+        `unroutable: NO_ROUTE`. A broker that is away altogether: see `down`.
         """
         self._arrivals.fail(place, times, error)
 
     def down(self, broker: str, reason: str = "not_connected: by the test") -> None:
         """The broker takes nothing until `up`: its messages wait, which costs no attempt."""
-        self._engine.publishers[broker].unavailable = reason
+        self._publisher(broker).unavailable = reason
 
     def up(self, broker: str) -> None:
         """The broker is there again."""
-        self._engine.publishers[broker].unavailable = None
+        self._publisher(broker).unavailable = None
+
+    def _publisher(self, broker: str) -> NotingPublisher:
+        if (found := self._engine.publishers.get(self._arrivals.place(broker))) is None:
+            what = "a broker is away as a whole: give its name; for a narrower place see `fail`"
+            raise MessageError("bad_destination", "broker", what)
+        return found
 
     def _deliver(self, until_ms: int) -> None:
         for callback, delivered in self._steps(until_ms):
-            if inspect.isawaitable(callback(delivered)):
+            if inspect.iscoroutine(result := callback(delivered)):
+                result.close()
                 raise TypeError("the callback is a coroutine function: await advance_async(...)")
 
     def _steps(self, until_ms: int) -> Iterator[tuple[Callback, DeliveredMessage]]:
@@ -230,7 +237,7 @@ class Bridge:
                 delivered = self._arrivals.all[self._told]
                 self._told += 1
                 for place, callback in [*self._callbacks]:
-                    if self._arrivals.covers(place, delivered.destination):
+                    if covers(place, delivered.destination, self._arrivals.kinds):
                         yield callback, delivered
             if is_over:
                 return

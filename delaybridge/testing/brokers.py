@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from delaybridge.accept.destination import unknown_broker
+from delaybridge.errors import MessageError
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.memory import MemoryPublisher
-from delaybridge.store.namespace.rules import place_of, places_of
+from delaybridge.store.namespace.rules import covers, place_of
 from delaybridge.store.protocol.stored import headers_of, properties_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,12 +45,16 @@ class Arrivals:
         self._failures: dict[str, tuple[int | None, Outcome]] = {}  # place -> how many more
 
     def place(self, place: str) -> str:
-        """The place as deliveries are compared with it; MessageError if there is none such."""
-        return place_of(place, self.kinds)
+        """The place as rules name it; MessageError if it cannot be one, or names no broker."""
+        found = place_of(place, self.kinds)
+        if found.partition(":")[0] not in self.kinds:
+            what = unknown_broker(found, self.kinds)
+            raise MessageError("unknown_destination", "destination", what)
+        return found
 
-    def covers(self, place: str, destination: str) -> bool:
-        """Whether that is the destination itself, its exchange, its topic or its broker."""
-        return place in places_of(destination, self.kinds)
+    def at(self, place: str) -> list[DeliveredMessage]:
+        """Those that arrived at a place, as `place` returns it."""
+        return [each for each in self.all if covers(place, each.destination, self.kinds)]
 
     def fail(self, place: str, times: int | None, error: str) -> None:
         """Refuse that many deliveries to the place; None: all from now on; 0: none any more."""
@@ -59,7 +65,7 @@ class Arrivals:
         """A broker is handed this: note it, unless it is to be refused."""
         destination = str(delivery.destination)
         for place, (left, outcome) in self._failures.items():
-            if left != 0 and self.covers(place, destination):
+            if left != 0 and covers(place, destination, self.kinds):
                 self._failures[place] = left and left - 1, outcome
                 return outcome
         record = delivery.record

@@ -24,7 +24,7 @@ from delaybridge.testing.brokers import Arrivals, NotingPublisher
 from delaybridge.testing.redis import MemoryRedis
 from delaybridge.worker.shift import Common, Shift, wake_up
 
-_TTL_MS = 2**45  # of the leases: a thousand years
+_TTL_MS = _NEVER_MS = 2**45  # of the leases: a thousand years
 _TURNS_OF_THE_LOOP = 5  # a report, the ring that it causes, and what that wakes
 _DEFINITIONS_AT_ONCE = 100
 
@@ -74,12 +74,15 @@ class Engine:
         """
         known = len(self._arrivals.all)
         if scanner := await self._open():
-            look_ms = await self._settle(scanner)
+            runs_ms = await self._make_runs()
+            look_ms = await self._passes(scanner)
             while not (in_steps and len(self._arrivals.all) > known):
-                if look_ms is None or look_ms > until_ms:
+                if min(look_ms, runs_ms) > until_ms:
                     break
-                self._redis.now_ms = max(look_ms, self._redis.now_ms + 1)
-                look_ms = await self._settle(scanner)
+                self._redis.now_ms = max(min(look_ms, runs_ms), self._redis.now_ms + 1)
+                if runs_ms <= self._redis.now_ms:
+                    runs_ms = await self._make_runs()
+                look_ms = await self._passes(scanner)
             else:
                 return False
         self._redis.now_ms = max(until_ms, self._redis.now_ms)
@@ -126,28 +129,23 @@ class Engine:
 
     # at one instant
 
-    async def _settle(self, scanner: Scanner) -> int | None:
-        """Let everything happen that happens now; the next instant, None: there is none."""
-        asked = first_look(self._namespace)
-        if (recurs_ms := await self._store.run_one(asked) or _TTL_MS) <= self._redis.now_ms:
-            await self._make_runs()
-            recurs_ms = await self._store.run_one(asked) or _TTL_MS
-        look_ms = await self._passes(scanner)
-        return int(recurs_ms) if look_ms is None else min(int(recurs_ms), look_ms)
+    async def _make_runs(self) -> int:
+        """Make the runs of recurring definitions, as a worker does; when to make the next."""
+        while (looks_ms := await self._store.run_one(first_look(self._namespace))) is not None:
+            if looks_ms > self._redis.now_ms:
+                return int(looks_ms)
+            from delaybridge.recurring.runs import RunMaking
 
-    async def _make_runs(self) -> None:
-        """Make the runs of recurring definitions, as a worker does each second."""
-        from delaybridge.recurring.runs import RunMaking
-
-        asked = recur(self._namespace, _DEFINITIONS_AT_ONCE)
-        while (taken := await self._store.run_one(asked))[1]:
+            taken = await self._store.run_one(recur(self._namespace, _DEFINITIONS_AT_ONCE))
             await self._store.complete(RunMaking(self._calls).make_taken(*taken))
+        return _NEVER_MS
 
-    async def _passes(self, scanner: Scanner) -> int | None:
-        """Pass after pass of the scanner, until nothing more happens; when to look again."""
+    async def _passes(self, scanner: Scanner) -> int:
+        """Pass after pass of the scanner, until nothing more happens now; when to look again."""
         while True:
             self._has_rung, now_ms = False, self._redis.now_ms
             look_ms = scanner.scan(now_ms)
+            look_ms = _NEVER_MS if look_ms is None else look_ms
             scanner.settling.start(now_ms + _TTL_MS, is_backlog=False)  # without waiting for more
             while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +153,7 @@ class Engine:
                 await asyncio.sleep(0)
             if scanner.calls.failure is not None:
                 raise scanner.calls.failure
-            if not self._has_rung and (look_ms is None or look_ms > now_ms):
+            if not self._has_rung and look_ms > now_ms:
                 return look_ms
 
     def _ring(self) -> None:

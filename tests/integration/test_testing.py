@@ -6,14 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from delaybridge import Client, ConfigError, MessageError, Settings
+from delaybridge import MessageError
 from delaybridge.testing import Bridge
 from tests.rigs.lean_python import ROOT
 from tests.rigs.pages import blocks
@@ -32,7 +32,10 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     alone = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*PYTEST, *plugin, *arguments],
-        cwd=folder, env={**os.environ, **alone}, capture_output=True, text=True,
+        cwd=folder,
+        env={**os.environ, **alone},
+        capture_output=True,
+        text=True,
     )
 
 
@@ -56,3 +59,139 @@ def test_the_plugin_imports_nothing_until_a_bridge_is_asked_for(tmp_path: Path) 
     ran = run_pytest(tmp_path)
     assert "1 passed, 1 error" in ran.stdout or "1 failed, 1 passed" in ran.stdout, ran.stdout
     assert 'pip install "delaybridge[testing]"' in ran.stdout
+
+
+def ids(bridge: Bridge, place: str | None = None) -> list[str]:
+    return [each.id for each in bridge.delivered(place)]
+
+
+def test_each_call_has_a_millisecond_so_equal_delays_keep_the_order_of_the_calls(
+    bridge: Bridge,
+) -> None:
+    client = bridge.client()
+    began = bridge.now
+    for id in "zyx":
+        client.schedule("kafka:orders", b"", delay="15m", id=id)
+    client.schedule("kafka:orders", b"", delay=0, id="now")
+    assert ids(bridge) == ["now"]
+    bridge.advance("15m")
+    assert ids(bridge) == ["now", "z", "y", "x"]
+    due = [each.due - began for each in bridge.delivered()[1:]]
+    assert [each.total_seconds() for each in due] == [900.0, 900.001, 900.002]
+    bridge.advance_to("2029-01-01T00:00:00Z")  # past: nothing happens
+    assert (bridge.now - began).total_seconds() == 900.004
+
+
+def test_recurring_messages_and_a_year_pass_in_their_order(bridge: Bridge) -> None:
+    client = bridge.client()
+    client.recurring.add("daily", "rabbitmq:reports/daily", b"x", cron="0 9 * * *", tz="UTC")
+    client.schedule("kafka:orders", b"", delay="12h", id="between")
+    bridge.advance("2d")
+    days = [f"daily@2030-01-0{day}T09:00:00Z" for day in (1, 2)]
+    assert ids(bridge) == [days[0], "between", days[1]]
+    client.recurring.pause("daily")
+    bridge.advance("365d")
+    assert len(ids(bridge)) == 3
+
+
+def test_places_are_written_as_everywhere(bridge: Bridge) -> None:
+    client = bridge.client()
+    for to in ("rabbitmq:orders/a", "rabbitmq:orders/b", "rabbitmq:/orders", "kafka:orders"):
+        client.schedule(to, b"", delay=0, id=to)
+    assert ids(bridge, "rabbitmq:orders") == ["rabbitmq:orders/a", "rabbitmq:orders/b"]
+    assert ids(bridge, "rabbitmq:orders/b") == ["rabbitmq:orders/b"]
+    assert ids(bridge, "rabbitmq:/orders") == ["rabbitmq:/orders"]
+    assert len(ids(bridge, "rabbitmq")) == 3
+    assert ids(bridge, "kafka:other") == []
+    assert ids(bridge, "rabbitmq:orders/*") == ids(bridge, "rabbitmq:orders")
+    for wrong in ("", "rabbitmq:", "rabitmq:orders"):
+        with pytest.raises(MessageError):
+            bridge.delivered(wrong)
+    with pytest.raises(MessageError, match="did you mean 'rabbitmq'"):
+        bridge.down("rabitmq")
+    with pytest.raises(MessageError, match="as a whole"):
+        bridge.down("rabbitmq:orders")
+
+
+async def test_callbacks_may_be_coroutine_functions(bridge: Bridge) -> None:
+    async with bridge.async_client() as client:
+
+        async def again(message: Any) -> None:
+            if len(message.body) < 3:
+                await client.schedule("kafka:loop", message.body + b"x", delay=1)
+
+        bridge.on("kafka:loop", again)
+        await client.schedule("kafka:loop", b"x", delay=1)
+        await bridge.advance_async(10)
+        assert [each.body for each in bridge.delivered()] == [b"x", b"xx", b"xxx"]
+        await client.schedule("kafka:loop", b"xxx", delay=1)
+        with pytest.raises(TypeError, match="await advance_async"):
+            bridge.advance(1)
+
+
+def test_two_bridges_know_nothing_of_each_other_and_leave_no_thread(bridge: Bridge) -> None:
+    threads = threading.active_count()
+    with Bridge() as other:
+        assert other.client().schedule("kafka:a", b"", delay=0, id="a") == "created"
+        assert bridge.client().schedule("kafka:a", b"", delay=0, id="a") == "created"
+        assert (ids(bridge), ids(other)) == (["a"], ["a"])
+    other.close()
+    assert threading.active_count() == threads
+
+
+def test_a_callback_that_raises_ends_the_advance_and_the_next_one_goes_on(bridge: Bridge) -> None:
+    client = bridge.client()
+
+    def consume(message: Any) -> None:
+        if message.id == "bad":
+            raise KeyError("bad")
+
+    bridge.on("kafka", consume)
+    for id in ("bad", "good"):
+        client.schedule("kafka:a", b"", delay=1, id=id)
+    with pytest.raises(KeyError):
+        bridge.advance("1m")
+    bridge.advance("1m")
+    assert ids(bridge) == ["bad", "good"]
+
+
+def test_what_drop_ins_send_at_once_and_later_is_delivered(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import aio_pika
+    import kombu
+
+    from delaybridge.intercept import aio_pika as delaying_aio_pika
+    from delaybridge.intercept import confluent_kafka as delaying_kafka
+    from delaybridge.intercept import kombu as delaying_kombu
+
+    for name, value in bridge.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def send() -> None:
+        connection = await delaying_aio_pika.connect_robust(bridge.amqp_url())
+        async with connection:
+            channel = await connection.channel()
+            exchange: Any = await channel.declare_exchange("aio", durable=True)
+            await exchange.publish(aio_pika.Message(b"now"), "k")
+            await exchange.publish(aio_pika.Message(b"later"), "k", delay="1h")
+
+    asyncio.run(send())
+    with kombu.Connection(bridge.amqp_url()) as connection:
+        producer = delaying_kombu.Producer(connection)
+        producer.publish({"a": "x" * 300_000}, "tasks", declare=[kombu.Queue("tasks")])
+        producer.publish({"a": 1}, "tasks", delay="1h")
+    kafka = delaying_kafka.Producer({"bootstrap.servers": "127.0.0.1:1"})
+    kafka.produce("orders", b"later", key=b"k", delay="1h")
+    kafka.close()
+    bridge.advance("1h")
+    places = ["rabbitmq:aio/k", "rabbitmq:/tasks"]
+    assert [each.destination for each in bridge.delivered()] == [*places, *places, "kafka:orders"]
+
+
+def test_the_command_line_reaches_it(bridge: Bridge) -> None:
+    words = [sys.executable, "-m", "delaybridge", "schedule", "kafka:a", "x", "--in", "1h"]
+    ran = subprocess.run(words, env={**os.environ, **bridge.environment}, capture_output=True)
+    assert ran.returncode == 0, ran.stderr
+    bridge.advance("1h")
+    assert [each.body for each in bridge.delivered()] == [b"x"]

@@ -69,7 +69,9 @@ class Both:
             confirmed = [(d.id, d.attempt) for d in broker.published]
             assert [(each.id, each.attempt) for each in mine] == confirmed
             for each in mine:
-                assert abs(each.at - real[each.id, each.attempt]) <= timedelta(milliseconds=slack_ms)
+                assert abs(each.at - real[each.id, each.attempt]) <= timedelta(
+                    milliseconds=slack_ms
+                )
             found += [(each.id, each.attempt) for each in mine]
         return found
 
@@ -114,7 +116,9 @@ async def test_what_a_client_asks_is_answered_alike(both: Both) -> None:
     await both.schedule("t", "rabbit:x/y", at=at(60), properties={"content_type": "text/plain"})
     many = [Message("memory:q", b"1", at=at(9), id=f"m{n}", ttl="1m") for n in range(20)]
     await both.ask(lambda client: client.schedule_many(many))
-    await both.ask(lambda client: client.schedule_many([many[3], Message("memory:", b"", at=at(1))]))
+    await both.ask(
+        lambda client: client.schedule_many([many[3], Message("memory:", b"", at=at(1))])
+    )
     for id, key in (("a", "k"), ("a", None), ("m3", None), ("nothing", None)):
         await both.ask(lambda client, id=id, key=key: client.get(id, key=key))
     await both.ask(lambda client: client.reschedule("m3", at=at(100)))

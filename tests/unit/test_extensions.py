@@ -17,12 +17,18 @@ from delaybridge.settings.urls import KINDS
 
 ROOT = Path(__file__).parents[2]
 ADDED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+PYTEST = ADDED.pop("pytest11")  # read by pytest itself
 EACH = [(group, *entry) for group, entries in ADDED.items() for entry in entries.items()]
 
 
 @pytest.mark.parametrize(("group", "name", "value"), EACH)
 def test_what_the_package_adds_is_there(group: str, name: str, value: str) -> None:
     assert EntryPoint(name, value, group).load() is extensions.load(group, name)
+
+
+def test_pytest_finds_the_fixtures() -> None:
+    (plugin,) = (EntryPoint(*entry, "pytest11").load() for entry in PYTEST.items())
+    assert {"bridge", "bridge_options"} <= vars(plugin).keys()
 
 
 def test_every_kind_of_broker_is_the_engine_s_or_plugs_in() -> None:
