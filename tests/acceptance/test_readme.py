@@ -41,6 +41,7 @@ def test_each_block_of_the_readme_runs_when_it_is_pasted_alone(user: NewUser) ->
         user.run(user.here(command), "sh")
     # A message that is due before its queue exists is tried again.
     user.wait_printed("consumer", "order 42 is due")
+    assert "warning" not in user.printed("worker")
     assert time.time() >= began_s + 3
 
 
