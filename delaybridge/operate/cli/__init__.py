@@ -21,72 +21,52 @@ from delaybridge.operate.terminal.output import Output
 from delaybridge.operate.terminal.streams import drop_stdout, never_fail, wants_color
 
 # name -> (module under this room, what it does), in the order in which a user needs them
-SECTIONS = {
-    "Send": {
-        "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
-        "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
-        "recurring": (
-            "cli.rules.recurring",
-            "Messages sent again and again, by cron expression or interval.",
-        ),
-    },
-    "Look": {
-        "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
-        "top": ("top", "Watch everything on one screen, with keys."),
-        "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
-        "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
-        "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
-        "doctor": (
-            "cli.watching.health",
-            "Check Redis, brokers, clock and workers; say what to change.",
-        ),
-        "alarm": ("cli.watching.health", "Whether Redis came back older, empty or without keys."),
-    },
-    "Steer": {
-        "destination": (
-            "cli.rules.destination",
-            "Pause, limit, spread, purge what goes to a destination.",
-        ),
-        "dead": (
-            "cli.messages.messages",
-            "Messages that were given up: list, bring back, discard.",
-        ),
-        "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
-        "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
-        "definitions": (
-            "cli.rules.definitions",
-            "Export and import rules and recurring definitions.",
-        ),
-    },
-    "Run": {
-        "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
-        "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
-        "front": (
-            "cli.processes.front",
-            "Accept delayed exchanges from clients that cannot change.",
-        ),
-        "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
-        "outbox": (
-            "cli.processes.outbox",
-            "Move messages of an application's own transactions into Redis.",
-        ),
-    },
-    "Set up": {
-        "demo": (
-            "cli.processes.demo",
-            "Watch it work: two workers, one of them killed, a verdict.",
-        ),
-        "config": ("cli.processes.config", "Show and check the settings."),
-        "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
-        "ledger": (
-            "cli.messages.ledger",
-            "The ledger's database: make its tables, restore or purge by it.",
-        ),
-        "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
-        "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
-    },
+COMMANDS = {
+    "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
+    "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
+    "recurring": (
+        "cli.rules.recurring",
+        "Messages sent again and again, by cron expression or interval.",
+    ),
+    "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
+    "top": ("top", "Watch everything on one screen, with keys."),
+    "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
+    "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
+    "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
+    "doctor": (
+        "cli.watching.health",
+        "Check Redis, brokers, clock and workers; say what to change.",
+    ),
+    "alarm": ("cli.watching.health", "Whether Redis came back older, empty or without keys."),
+    "destination": (
+        "cli.rules.destination",
+        "Pause, limit, spread, purge what goes to a destination.",
+    ),
+    "dead": ("cli.messages.messages", "Messages that were given up: list, bring back, discard."),
+    "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
+    "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
+    "definitions": ("cli.rules.definitions", "Export and import rules and recurring definitions."),
+    "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
+    "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
+    "front": ("cli.processes.front", "Accept delayed exchanges from clients that cannot change."),
+    "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
+    "outbox": (
+        "cli.processes.outbox",
+        "Move messages of an application's own transactions into Redis.",
+    ),
+    "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
+    "config": ("cli.processes.config", "Show and check the settings."),
+    "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
+    "ledger": (
+        "cli.messages.ledger",
+        "The ledger's database: make its tables, restore or purge by it.",
+    ),
+    "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
+    "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
 }
-COMMANDS = {name: found for some in SECTIONS.values() for name, found in some.items()}
+# The first command of each section of --help.
+_BEGINS = {"schedule": "Send", "stats": "Look"}
+_BEGINS |= {"destination": "Steer", "scan": "Run", "demo": "Set up"}
 _EARLIER = {"restore", "purge"}  # now of `ledger`; they still work, and nothing lists them
 
 
@@ -108,12 +88,13 @@ class Root(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by section, in columns that are as wide in each."""
-        width = max(map(len, COMMANDS))
-        for title, some in SECTIONS.items():
+        width, title, sections = max(map(len, COMMANDS)), "", dict[str, list[tuple[str, str]]]()
+        for name, (_, about) in COMMANDS.items():
+            title = _BEGINS.get(name, title)
+            sections.setdefault(title, []).append((name.ljust(width), about))
+        for title, rows in sections.items():
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(width), about) for name, (_, about) in some.items()]
-                )
+                formatter.write_dl(rows)
 
 
 _EXITS = "\n".join(f"{exit.value:5}  {exit.means}" for exit in Exit)

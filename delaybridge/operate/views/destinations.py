@@ -18,6 +18,7 @@ from delaybridge.errors import MessageError, StoreError, quoted
 from delaybridge.message import PULL
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import WorkerInfo
+from delaybridge.operate.views.remote_control import living_workers
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.namespace import registry, rules
@@ -191,12 +192,8 @@ def known_place(calls: Namespace, text: object) -> Steps[str]:
 
 def check_broker(calls: Namespace, place: str | None) -> Steps[None]:
     """For a list without a message: MessageError if no worker has the broker of its place."""
-    if place is None or place.partition(":")[0] in (PULL, *calls.kinds):
-        return
-    *fleet, now_us = yield Each([*registry.fleet(calls.namespace), calls.clock()])
-    if (error := store_wide_error([*fleet, now_us])) is not None:
-        raise error
-    _check_broker(place, calls.kinds, announcements.workers(fleet, now_us // 1000))
+    if place is not None and place.partition(":")[0] not in (PULL, *calls.kinds):
+        _check_broker(place, calls.kinds, (yield from living_workers(calls)))
 
 
 def _check_broker(
@@ -210,14 +207,15 @@ def _check_broker(
 
 def nearest(place: str, names: Iterable[str]) -> str | None:
     """The name whose address is most like that of a place, if one is; first of its own broker."""
-    broker, _, address = place.partition(":")
-    own_first = sorted(names, key=lambda name: (name.partition(":")[0] != broker, len(name), name))
-    by_address: dict[str, str] = {}
-    for name in own_first:
-        by_address.setdefault((name.partition(":")[2] or name).casefold()[:_CHARS], name)
-    wanted = (address or broker).casefold()[:_CHARS]
-    found = difflib.get_close_matches(wanted, by_address, n=1, cutoff=_LIKE)
+    broker = place.partition(":")[0]
+    own_last = sorted(names, key=lambda name: (name.partition(":")[0] == broker, name))
+    by_address = {_address(name): name for name in own_last}
+    found = difflib.get_close_matches(_address(place), by_address, n=1, cutoff=_LIKE)
     return by_address[found[0]] if found else None
+
+
+def _address(place: str) -> str:
+    return (place.partition(":")[2] or place).casefold()[:_CHARS]
 
 
 def _place(

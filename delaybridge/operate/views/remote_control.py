@@ -23,7 +23,7 @@ def ask_to_drain(calls: Namespace, worker: str) -> Steps[WorkerInfo]:
     Returns it as it had announced itself. MessageError: `unknown_worker`: none of that name
     runs; `worker_too_old`: it is too old to be asked. Then no worker was asked.
     """
-    living = yield from _living(calls)
+    living = yield from living_workers(calls)
     found = next((each for each in living if each.name == worker), None)
     if found is None:
         detail = f"no worker {quoted(worker)} runs; see: delaybridge worker ls"
@@ -42,7 +42,7 @@ def ask_to_reconnect(calls: Namespace, broker: str) -> Steps[list[str]]:
     the names of the workers asked. MessageError: `unknown_broker`: none that can be asked
     publishes to it.
     """
-    living = yield from _living(calls)
+    living = yield from living_workers(calls)
     asked = [w.name for w in living if w.instance and broker in (w.said.brokers or {})]
     if not asked:
         detail = f"no worker publishes to {quoted(broker)}; see: delaybridge worker ls"
@@ -51,7 +51,8 @@ def ask_to_reconnect(calls: Namespace, broker: str) -> Steps[list[str]]:
     return asked
 
 
-def _living(calls: Namespace) -> Steps[list[WorkerInfo]]:
+def living_workers(calls: Namespace) -> Steps[list[WorkerInfo]]:
+    """The workers whose announcements have not expired."""
     yield from calls.open()
     *replies, now_us = yield [*registry.fleet(calls.namespace), calls.clock()]
     return announcements.workers(replies, now_us // 1000)

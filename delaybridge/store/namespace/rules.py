@@ -197,7 +197,7 @@ def _place_within(text: str, kinds: Mapping[str, str]) -> str:
     try:
         return str(parse_destination(text, kinds))
     except MessageError as exc:
-        if not exchange or not slash or kinds.get(broker) not in ("kafka", "rabbitmq"):
+        if not slash or kinds.get(broker) != "kafka":
             raise
         detail = f"{exc.detail}; did you mean {quoted(f'{broker}:{exchange}')}?"
         raise MessageError(exc.code, exc.field, detail) from None
