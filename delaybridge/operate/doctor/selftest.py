@@ -117,6 +117,7 @@ def _mended(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, Non
     """The calls of a worker that has just taken a bucket."""
     yield orphans.count(bucket, (token, _TTL_MS))
     yield orphans.mend(bucket, (token, _TTL_MS), orphans.FIRST, "mend")
+    yield registry.probe(bucket, str)
 
 
 def _of_namespace(namespace: str, who: str) -> Generator[RedisCommand[Any], Any, None]:

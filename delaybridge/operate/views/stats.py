@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError
 from delaybridge.ingest.fronted import listed
 from delaybridge.ingest.routes import Route
-from delaybridge.operate.notices import announcements, damaged_lists, refused_writes, repairs
+from delaybridge.operate.notices import announcements, damaged_lists, repairs
 from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
+from delaybridge.operate.notices.refused_writes import Refused, probes, refused
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.operate.views.bucket_counts import (
@@ -77,7 +78,7 @@ class Stats(NamedTuple):
     fronts: Sequence[announcements.FrontInfo] = ()
     fronted: Sequence[Route] = ()
     gone: Sequence[announcements.Gone] = ()
-    refused: Sequence[refused_writes.Refused] = ()
+    refused: Sequence[Refused] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
@@ -123,8 +124,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     """
     buckets = yield from calls.open()
     parts = [each for one in buckets for each in (count_commands(one), damage.commands(one))]
-    probes = refused_writes.probes(buckets, calls.placement)
-    found = yield from grouped([*parts, *_of_namespace(calls), probes])
+    found = yield from grouped([*parts, *_of_namespace(calls), probes(buckets, calls.placement)])
     *of_buckets, workers, ingests, fronts, lists, (made_for, *others), probed = found
     look_ms, rules_kept, went_back, now_us = others
     needed = [*chain(workers, ingests, fronts), *lists, look_ms, rules_kept, now_us]
@@ -148,7 +148,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         fronts=announcements.fronts(fronts, now_ms),
         fronted=() if isinstance(made_for, StoreError) else made_for,
         gone=announcements.gone([workers, ingests, fronts], now_ms),
-        refused=refused_writes.refused(probed),
+        refused=refused(probed),
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,
