@@ -7,6 +7,7 @@ import redis
 
 from delaybridge import Client
 from delaybridge.operate.notices.announcements import Gone
+from delaybridge.operate.troubles.found import troubles
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
@@ -97,3 +98,20 @@ def test_an_entry_that_is_no_announcement_harms_nothing(fleet: Fleet, redis_url:
     assert fleet.gone == ["odd"]
     assert fleet.announce("alive", 0) == {"alive"}
     assert fleet.gone == ["odd"]
+
+
+def test_one_that_was_killed_on_purpose_is_told_for_a_minute_and_is_no_incident(
+    fleet: Fleet,
+) -> None:
+    fleet.announce("w1", 200_000)
+    about = b'{"killed_by": "demo"}'
+    for name, ago_ms in (("w2", 100_000), ("w3", 10_000)):
+        now_ms = fleet.now_ms - ago_ms
+        said = registry.announce(fleet.namespace, name, "a1", 1, about, now_ms=now_ms)
+        fleet.store.run([said])
+    found = troubles(fleet.client.stats())
+    told = [(each.what, each.is_red) for each in found if each.code == "worker_silent"]
+    assert told == [
+        ("worker w1 on h stopped announcing itself 3m20s ago: killed, or hung", False),
+        ("demo: w3 was killed on purpose", False),
+    ]

@@ -6,6 +6,7 @@ any time. What was due by the end is accounted for, as in the run with a verdict
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -14,6 +15,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import NoReturn
 
@@ -23,6 +25,10 @@ from delaybridge.message import Answer, Message
 from delaybridge.operate.demo.brokers import Target
 from delaybridge.operate.demo.processes import Failed, Process, begun_again, check_alive, now_ms
 from delaybridge.operate.demo.screen import Screen
+from delaybridge.operate.notices.announcements import WorkerInfo
+from delaybridge.store.calls import Calls
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.verbs import Steps
 
 PORT = 8645
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -114,7 +120,11 @@ class Showcase:
 
     def _kill(self) -> None:
         victim = self._workers.pop(0)
+        known = [each for each in self._client.stats().workers if each.name == victim.name]
         victim.kill()
+        victim.wait()
+        for worker in known:
+            self._client.run(partial(_own_up, worker=worker))
         self._screen.event(f"worker {victim.name} killed (kill -9): see its buckets move")
 
     def _replace(self) -> None:
@@ -186,3 +196,10 @@ class Showcase:
         )
         early = [f"{self._early} messages arrived early"] if self._early else []
         return early + ([f"{lost} messages are missing"] if lost else [])
+
+
+def _own_up(calls: Calls, worker: WorkerInfo) -> Steps[None]:
+    """Say in its announcement who killed it: it would look like an incident."""
+    about = {name: getattr(worker, name) for name in ("host", "pid", "version", "started_ms")}
+    info = json.dumps({**about, "killed_by": "demo"}).encode()
+    yield [registry.announce(calls.namespace, worker.name, worker.instance, 1, info)]

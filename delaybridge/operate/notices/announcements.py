@@ -176,7 +176,8 @@ class Gone(NamedTuple):
     """A process that stopped announcing itself within ten minutes, and did not say that it leaves.
 
     It was killed, or it hangs, or it does not reach Redis. kind: `worker`, `ingest` or `front`.
-    announced_ms: when it announced itself last, on Redis' clock.
+    announced_ms: when it announced itself last, on Redis' clock. killed_by: who killed it on
+    purpose and said so, as the demo does.
     """
 
     kind: str
@@ -186,13 +187,14 @@ class Gone(NamedTuple):
     version: str
     started_ms: int | None
     announced_ms: int
+    killed_by: str = ""
 
 
 def gone(of_kinds: Sequence[Any], now_ms: int) -> list[Gone]:
     """The processes that vanished, the latest first, in the replies to `registry.fleet` of all
     KINDS."""
     found = [
-        Gone(kind, **_process(of, name), announced_ms=announced_ms)
+        Gone(kind, **_process(of, name), announced_ms=announced_ms, killed_by=_killer(of))
         for kind, replies in zip(KINDS, of_kinds, strict=True)
         for name, of, announced_ms in vanished(replies, now_ms)
     ]
@@ -301,6 +303,10 @@ def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:
     texts = {field: _text(of, field) for field in ("host", "version")}
     numbers = {field: _whole(of, field) for field in ("pid", "started_ms")}
     return {"name": name, **texts, **numbers}
+
+
+def _killer(of: Mapping[str, Any]) -> str:
+    return _text(of, "killed_by").removeprefix(UNKNOWN)
 
 
 def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LATE_MS, RETRYING_MS = 5000, 15_000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
+_TOLD_MS = 60_000  # who was killed on purpose is told for so long
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
 _NAMED = 3  # paused places, workers
 _SERIES = "}:series"
@@ -247,12 +248,21 @@ def _of_workers(stats: Stats) -> Iterator[Finding]:
             if ahead_ms > 0:
                 said = Sentence("the clock of {worker} is {ms} ms ahead of Redis'", told)
             yield trouble("worker_clock_off", said)
-    for each in stats.gone[:_NAMED]:
+    yield from _of_gone(stats)
+    if len(versions := {each.version for each in stats.workers}) > 1:
+        yield trouble("worker_versions_differ", versions=", ".join(sorted(versions)))
+
+
+def _of_gone(stats: Stats) -> Iterator[Finding]:
+    for each in [one for one in stats.gone if not one.killed_by][:_NAMED]:
         age = roughly(max(0, stats.now_ms - each.announced_ms))
         values: dict[str, Any] = {"kind": each.kind, "name": each.name, "host": each.host}
         yield trouble("worker_silent", **values, time=age)
-    if len(versions := {each.version for each in stats.workers}) > 1:
-        yield trouble("worker_versions_differ", versions=", ".join(sorted(versions)))
+    for each in stats.gone:
+        if each.killed_by and stats.now_ms - each.announced_ms < _TOLD_MS:
+            by = {"by": each.killed_by, "name": each.name}
+            said = Sentence("{by}: {name} was killed on purpose", by)
+            yield trouble("worker_silent", said, remedy="")
 
 
 def _of_rules(stats: Stats, places: Places | None) -> Iterator[Finding]:
