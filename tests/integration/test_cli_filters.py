@@ -41,6 +41,8 @@ def due_ms(client: Client, id: str) -> int:
         (("--header", "tenant=blue", "--id-prefix", "m2"), ["m2"]),
         (("--id-prefix", "oth"), ["other"]),
         (("--destination", "rabbitmq:/q"), ["other"]),
+        (("--destination", "rabbitmq"), ["other"]),
+        (("--destination", "kafka:t", "--id-prefix", "m1"), ["m1"]),
         (("--due-from", NEXT_DAY), ["other"]),
         (("--due-to", "2035-01-01T12:00:00Z"), ["m0", "m1", "m2"]),
         (("--attempts", "1"), []),
@@ -56,6 +58,25 @@ def test_a_list_shows_the_messages_that_fit_and_a_bulk_verb_counts_them(
     assert [each["id"] for each in shown.objects] == expected
     counted = run("--json", "message", "cancel", *filters, "--dry-run")
     assert counted.objects[0]["matched"] == len(expected)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("wrong", ["kafka:a/b", "kafka/t", "rabbitmq:", "nowhere:x", "kafak"])
+def test_an_address_that_cannot_exist_is_refused_by_every_command(run: Run, wrong: str) -> None:
+    for command in (
+        *(
+            "message ls",
+            "dead ls",
+            "horizon",
+            "tail",
+            "message cancel --yes",
+            "dead kick --dry-run",
+        ),
+        "message reschedule --in 1h --yes",
+    ):
+        assert run(*command.split(), "--destination", wrong).code == 2, command
+    for verb in ("show", "pause --new", "limit --rate 5 --new", f"purge --confirm {wrong}"):
+        assert run("destination", *verb.split(), wrong).code == 2, verb
 
 
 @pytest.mark.usefixtures("client")

@@ -117,6 +117,7 @@ async def test_the_form_of_a_rule_has_exactly_what_is_set(http: httpx.AsyncClien
     assert "retry.jitter 0.2 none: the settings" in facts
     assert "Attempts wait for: 1s, 2s, 3s, 3s Dead letters" in facts.replace("Rule ", "")
     other = (await http.get("/destinations/kafka%3At")).text
+    assert "No message is there." in other and "Did you mean" not in other
     assert values(other) == {} and "1s, 2s, 4s, 8s, 16s, 32s, 1m04s, 2m08s …" in other
 
 

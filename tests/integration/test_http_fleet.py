@@ -40,6 +40,21 @@ async def test_a_rule_from_put_to_delete(http: httpx.AsyncClient) -> None:
     assert (await http.delete(CLOSE)).json()["rule"] == {}
 
 
+async def test_where_no_message_is_an_answer_says_so_and_names_what_is_like_it(
+    http: httpx.AsyncClient,
+) -> None:
+    await schedule(http)
+    wrong = "/v1/destinations/kafka%3Aordres"
+    for shown in (await http.get(wrong), await http.post(f"{wrong}:pause")):
+        assert (shown.json()["empty"], shown.json()["near"]) == (True, "kafka:orders")
+    assert shown.json()["state"] == "paused"
+    known = (await http.get(CLOSE)).json()
+    assert (known["empty"], known["near"]) == (False, None)
+    refused = await http.get("/v1/destinations/orders")
+    assert (refused.status_code, refused.json()["code"]) == (422, "unknown_destination")
+    assert "did you mean 'kafka:orders'?" in refused.json()["detail"]
+
+
 async def test_a_wrong_rule_changes_nothing(http: httpx.AsyncClient) -> None:
     await http.put(CLOSE, json={"rate": 5})
     for rule, code in (
