@@ -42,6 +42,7 @@ _VARIABLE = [
     (r"127\.0\.0\.1:(?!1\b)\d+", "127.0.0.1:PORT"),
     (r"\b[0-9a-v]{26}\b", "ID"),
     (r"/run-[0-9a-f]{8}\b", "/run-ID"),
+    (r"redis-cli -h 127\.0\.0\.1 -p \d+", "redis-cli -h 127.0.0.1 -p PORT"),
 ]
 
 

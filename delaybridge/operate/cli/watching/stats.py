@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -21,6 +20,7 @@ from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.terminal.rows import paused_row, retrying_row
 from delaybridge.operate.terminal.streams import stdout_is_closed
+from delaybridge.operate.troubles.found import troubles
 from delaybridge.operate.views.described import (
     moment,
     stats_data,
@@ -28,6 +28,7 @@ from delaybridge.operate.views.described import (
     window_text,
     wrong_definitions,
 )
+from delaybridge.operate.views.facts import fullest
 from delaybridge.store.namespace.history_alarm import setbacks_text
 from delaybridge.times import in_time, roughly
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Recurring, Stats
     from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.tally import DestinationCounts, Tally
-    from delaybridge.store.protocol.record import Trouble
 
 _STATES = ("delayed", "in_flight", "parked", "dead")
 _ALWAYS = ("scheduled", "published", "retried")
@@ -117,9 +117,9 @@ def _all(call: Invocation, client: Client) -> Exit:
     if found.paused:
         output.line()
         output.table(found.paused, lambda each: paused_row(each, found.now_ms))
-    for title, rows in _troubles(found):
+    if wrong := troubles(found, client.run(lambda calls: fullest(calls.placement))):
         output.line()
-        output.table(rows, partial(_trouble_row, title))
+        output.table(wrong, lambda each: {"WRONG": each.code, "WHAT": each.what})
     if found.ingests:
         output.line()
         show_sources(call, found)
@@ -302,14 +302,3 @@ def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[
         yield "recurring", f"{', '.join(wrong)}; see: delaybridge recurring ls"
     for name, error in [*failing.items()][:1]:
         yield "failing", f"{name}: {error}"
-
-
-def _troubles(found: Stats) -> Iterator[tuple[str, list[Trouble]]]:
-    """Destinations whose messages are parked, and those that refuse them."""
-    for title, is_refusal in (("PARKED", False), ("REFUSED BY", True)):
-        if rows := [each for each in found.troubles if each.is_refusal == is_refusal]:
-            yield title, rows
-
-
-def _trouble_row(title: str, each: Trouble) -> dict[str, str]:
-    return {title: each.destination, "WORKER": each.worker, "REASON": each.reason}
