@@ -47,6 +47,8 @@ async def test_the_tail_asks_for_what_is_in_its_url(http: httpx.AsyncClient) -> 
     text = (await http.get("/tail?destination=kafka:orders&event=published,+odd")).text
     assert 'data-path="/v1/events?destination=kafka%3Aorders&amp;event=published%2Codd"' in text
     assert "odd," in text and "lease_acquired" in text
+    refused = await http.get("/tail?destination=kafak:orders")
+    assert refused.status_code == 422 and "did you mean" in refused.text
 
 
 async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namespace: str) -> None:

@@ -44,18 +44,6 @@ class Kept(NamedTuple):
     text: bytes
 
 
-class ToldOfMessage(msgspec.Struct):
-    """An event as streams have it; its `fields` name messages in `ids`."""
-
-    time: str = ""
-    event: str = ""
-    worker: str = ""
-    fields: dict[str, Any] = {}
-
-
-_decode = msgspec.json.Decoder(ToldOfMessage).decode
-
-
 class EventHub:
     """Hears the events of all workers, keeps the last ones, and wakes whoever waits."""
 
@@ -103,13 +91,12 @@ class EventHub:
         is_covered = later < len(self._kept)
         return self.count - later, None if is_covered else self._gap
 
-    def told_of(self, id: str) -> list[ToldOfMessage]:
+    def told_of(self, id: str) -> list[dict[str, Any]]:
         """What those kept tell of this message, in their order."""
         mark = _encode(id)
-        found = (
-            _decode(one.text.rpartition(b"\ndata: ")[2]) for one in self._kept if mark in one.text
-        )
-        return [told for told in found if id in told.fields.get("ids", ())]
+        found = [one.text.rpartition(b"\ndata: ")[2] for one in self._kept if mark in one.text]
+        told = [msgspec.json.decode(data) for data in found]
+        return [one for one in told if id in one.get("fields", {}).get("ids", ())]
 
     async def close(self) -> None:
         """End all streams: the server stops."""

@@ -206,9 +206,7 @@ class Printer:
         from delaybridge.operate.terminal.layout import shortened
         from delaybridge.worker.eventlog import text_of
 
-        if (
-            fields.get("n") == 1 and "ids" in fields
-        ):  # the id first, where a narrow terminal has room
+        if fields.get("n") == 1 and "ids" in fields:  # first, where a narrow terminal has room
             fields = {"id": fields["ids"][0]} | {n: v for n, v in fields.items() if n not in _MANY}
         width = self._output.width
         name = shortened(printable(worker), _WORKER_CELLS) if width else printable(worker)

@@ -10,6 +10,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.events import Event
+from delaybridge.operate.views.destinations import known_place
 from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.api.operations.stream import STREAM_HEADERS
 from delaybridge.serve.console.page import Pages
@@ -75,6 +76,8 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
 async def tail(call: Call) -> dict[str, Any]:
     """Where the events come from, and their names: a browser asks for each by name."""
     query: TailQuery = call.query
+    if place := query.destination:  # else its stream would be refused, again and again
+        query.destination = await call.site.client.run(lambda calls: known_place(calls, place))
     known = {name_of(kind) for kind in Event.__subclasses__()}
     wanted = [name for name in query.event.replace(" ", "").split(",") if name]
     return {
