@@ -29,14 +29,14 @@ def user(tmp_path: Path, redis_url: str, rabbitmq_url: str) -> Iterator[NewUser]
 
 
 def test_each_block_of_the_readme_runs_when_it_is_pasted_alone(user: NewUser) -> None:
-    worker, consumer, call = map(user.here, blocks("README.md", "sh"))
-    (client,) = map(user.here, blocks("README.md"))
+    worker, consumer, call, client = map(user.here, blocks("README.md", "sh"))
+    assert (ROOT / "README.md").read_text().count("```") == 2 * 4
     user.start("worker", worker, "sh")
     until((user.folder / "delaybridge.toml").exists, "the settings are written")
     user.start("consumer", consumer, "sh")
     began_s = time.time()
     assert user.run(call, "sh") == "created\n"
-    assert user.run(client) == "cancelled\n"
+    assert user.run(client, "sh") == "cancelled\n"
     for command in commands():
         user.run(user.here(command), "sh")
     # A message that is due before its queue exists is tried again.
