@@ -38,9 +38,10 @@ async def test_the_checks_are_those_of_the_command(
     texts = {each["text"] for each in printed.objects}
     assert len(texts & {_joined(each) for each in found["items"]}) >= len(texts) - 2  # measured
     (gone,) = [each for each in found["items"] if each["about"] == "broker gone"]
-    assert gone["level"] == "fail" and gone["text"] in texts
+    assert gone["level"] == "fail" and _joined(gone) in texts
     (aof,) = [each for each in found["items"] if each["text"].startswith("appendonly")]
-    assert (aof["level"], aof["remedy"]) == ("warn", "Set: appendonly yes")
+    assert aof["level"] == "warn" and "CONFIG SET appendonly yes" in aof["remedy"]
+    assert aof["code"] == "store_not_persistent"
     assert found["failed"] == sum(each["level"] == "fail" for each in found["items"]) > 0
 
 

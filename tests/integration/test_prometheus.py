@@ -277,6 +277,13 @@ def store_nearly_full(site: Site) -> None:
         plain.config_set("maxmemory", 0)
 
 
+def writes_refused(site: Site) -> None:
+    with redis.Redis.from_url(site.redis.url) as plain:
+        plain.config_set("min-replicas-to-write", 1)
+        site.fires("DelaybridgeStoreRefusesWrites")
+        plain.config_set("min-replicas-to-write", 0)
+
+
 def given_up(site: Site) -> None:
     missing = f"rabbitmq:/{site.queue}-missing"
     site.client.schedule(missing, b"x", delay="1ms", retry={"max_attempts": 1})
@@ -378,6 +385,7 @@ CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
     killed: ("TargetDown", "NoWorker", "BucketsUnowned"),
     store_down: ("StoreDown",),
     store_nearly_full: ("StoreNearlyFull",),
+    writes_refused: ("StoreRefusesWrites",),
     given_up: ("Buried", "Retrying"),
     late: ("Late",),
     clock_skew: ("ClockSkew",),

@@ -47,12 +47,12 @@ async def test_every_view_fits_80_by_24_and_p_pauses_the_selected_destination(
         tmux.shows("memory:orders", "memory:mail")
         tmux.press("2")
         tmux.press("j", "j", "P")  # the second: fewer messages
-        tmux.shows("memory:mail is paused", "! paused: memory:mail")
+        tmux.shows("memory:mail is paused", "! memory:mail is paused")
         with redis.Redis.from_url(redis_url) as connection:
             rules = connection.hgetall(f"{{{namespace}}}:destinations")
             assert b'"paused":true' in rules[b"memory:mail"]
         tmux.press("P")
-        tmux.shows("memory:mail is resumed", "well: every bucket", without="paused: memory")
+        tmux.shows("memory:mail is resumed", "well: every bucket", without="is paused for")
         tmux.press("3")
         tmux.shows("PROCESS", "8 buckets")
         tmux.press("Tab")
