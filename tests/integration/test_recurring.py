@@ -15,7 +15,7 @@ from delaybridge.recurring.stored import define, recur
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
 from tests.rigs.crew import CALM, Arrived, Crew
-from tests.rigs.timetable import MINUTE_MS, NAME, NOW_MS, Timetable, definition, ids
+from tests.rigs.timetable import MINUTE_MS, NAME, NOW_MS, Timetable, definition, ids, make_runs
 from tests.rigs.waiting import until_async
 
 LATE_MS = 2000
@@ -43,6 +43,52 @@ def test_one_run_is_ahead_however_many_workers_look(table: Timetable) -> None:
         table.make()
         table.pass_ms(1000)
     assert table.run(read_stats(table.calls)).delayed == 1
+
+
+def test_a_worker_that_dies_at_any_step_loses_no_run_and_doubles_none(
+    redis_url: str, namespace: str
+) -> None:
+    """Also between taking the run that was set and setting the next one."""
+    steps, is_done = 0, False
+    while not is_done:
+        with Timetable(redis_url, f"{namespace}-{steps}") as table:
+            table.add()
+            table.make()
+            table.pass_ms(MINUTE_MS)  # a run is due, and the next one is to be set
+            dying = table.call(make_runs(table.calls, now_ms=table.now_ms))
+            for _ in range(steps):
+                dying.step()
+            is_done = dying.done
+            table.seconds_pass(65)
+            assert table.arrived == ids(1, 2), steps
+        steps += 1
+    assert steps > 2, "it takes, makes and writes down"
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_twenty_processes_of_a_deploy_define_it_at_once(table: Timetable, replace: bool) -> None:
+    """Ten of the old version and ten of the new one, each a step in turn, while workers look."""
+    bodies = ["old", "new"] * 10
+    table.add(body="old")
+    table.make()
+    table.pass_ms(MINUTE_MS)
+    callers = [
+        table.call(Definitions(table.calls).add(definition(body=body), replace=replace))
+        for body in bodies
+    ]
+    while not all(each.done for each in callers):
+        for each in callers:
+            if not each.done:
+                each.step()
+        table.make()
+    conflicts = [each for each in callers if isinstance(each.error, MessageConflict)]
+    assert len(conflicts) == (0 if replace else 10)
+    assert not [each.error for each in callers if each.error and each not in conflicts]
+    table.seconds_pass(65)
+    assert table.arrived == ids(1, 2)
+    (found,) = table.run(Definitions(table.calls).list_all())
+    assert found.definition is not None and found.definition.body in bodies
+    assert len(table.sources()) == 1, "one plan is known"
 
 
 def test_what_one_worker_looks_at_is_left_to_it_for_one_and_a_half_seconds(
