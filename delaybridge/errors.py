@@ -27,6 +27,8 @@ value, `delaybridge.publish.Outcome`.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from datetime import date, timedelta
 
 DETAIL_LIMIT = 200
@@ -171,6 +173,16 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def nearest(name: object, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known names that were probably meant, the likeliest first; never the given one."""
+    text = str(name)[:_SHOWN_CHARS]
+    by_lower = {each.lower(): each for each in known if each != text}
+    lower = text.lower()
+    begun = [each for each in by_lower if len(lower) > 2 and each.startswith(lower)]
+    found = begun[:most] or difflib.get_close_matches(lower, by_lower, most, cutoff)
+    return [by_lower[each] for each in found]
 
 
 def quoted(value: object) -> str:

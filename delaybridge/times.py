@@ -32,6 +32,9 @@ _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _EXACT = Context(prec=50)  # the caller's decimal context may round
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
+_WORDY = re.compile(  # `90 min`, `1 Hour`; not 1M, which might be a month
+    r"(?<![0-9.])([0-9.]++) *(ms|[dDhHmsS])(?:ays?|(?:ou)?rs?|in(?:ute)?s?|ec(?:ond)?s?)? *"
+)
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
     r"(?:\.([0-9]{1,9}))?([Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])?"
@@ -137,6 +140,27 @@ def _delay_ms(value: timedelta | float | str, field: str) -> int:
 cached_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # applications use few different delays
 
 
+def got_delay(value: str | float) -> str:
+    """What is wrong with this delay, and what to write: of a bare number in both units."""
+    text = str(value).strip()
+    plain = _WORDY.sub(lambda found: found[1] + found[2].lower(), text)
+    hint = f'write "{plain}"' if plain and _DURATION.fullmatch(plain) else _DELAY_HINT
+    if re.fullmatch(_NUMBER, text):
+        seconds, ms = _written(text, "s"), _written(text, "ms")
+        hint = f'write "{seconds}"'
+        if "." not in text and ms != seconds:
+            hint += f' if these are seconds, "{ms}" if milliseconds'
+    return f"got {quoted(value)}; {hint}"
+
+
+def _written(number: str, unit: str) -> str:
+    """The shortest text of this many seconds or ms, as 1h for 3600 s."""
+    ms = Fraction(number) * _UNIT_MS[unit]
+    short = format_duration(int(ms))
+    parts = re.findall(f"{_NUMBER}([a-z]+)", short)
+    return short if sum(Fraction(n) * _UNIT_MS[u] for n, u in parts) == ms else number + unit
+
+
 def _text_delay_ms(text: str, field: str) -> int:
     if len(text) > 64 or not text.isascii():
         raise MessageError("bad_time", field, f"{len(text)} characters; {_DELAY_HINT}")
@@ -152,10 +176,10 @@ def _text_delay_ms(text: str, field: str) -> int:
         try:
             span = msgspec.convert(bare, timedelta)
         except msgspec.ValidationError:
-            raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}") from None
+            raise MessageError("bad_time", field, got_delay(text)) from None
         exact = Fraction(span // timedelta(microseconds=1), 1000)
     else:
-        raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}")
+        raise MessageError("bad_time", field, got_delay(text))
     return _accepted(-exact if negative else exact, field)
 
 

@@ -5,14 +5,13 @@ A destination is written as `rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC` and s
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
-from delaybridge.errors import MessageError, quoted
+from delaybridge.errors import MessageError, nearest, quoted
 from delaybridge.message import PULL, TENANT, Destination, MessagePlan, Retry
 
 _TOPIC = r"(?!\.\.?\Z)[a-zA-Z0-9._-]{1,249}"
@@ -24,7 +23,6 @@ _PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
 _PATH = re.compile(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
 _ODD = re.compile(r"[\x00-\x1f\x7f%\\]")  # in a path that was decoded once
 _NO_NAMES = frozenset({"", ".", ".."})
-_NAME_CHARS = 255  # similar broker names are looked for in this many characters
 
 
 def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
@@ -120,7 +118,7 @@ def unknown_broker(text: str, kinds: Iterable[str], meant: str | None = None) ->
         return "a URL is not a destination; configure the broker and name it: BROKER:ADDRESS"
     broker, colon, address = text.partition(":")
     known = sorted(kinds)
-    near = difflib.get_close_matches(broker[:_NAME_CHARS], known, n=3, cutoff=0.5)
+    near = nearest(broker, known, 3, cutoff=0.5)
     configured = ", ".join(near or known[:5]) or "none"
     what = f"no broker is named {quoted(broker)}; configured: {configured}"
     if meant is None and near:
@@ -170,7 +168,7 @@ def _fields_given(plan: object) -> list[tuple[str, Any]]:
         raise MessageError("bad_retry", "retry", what)
     for name in plan:
         if name not in _FIELDS:
-            near = difflib.get_close_matches(str(name)[:80], _FIELDS, n=1)
+            near = nearest(name, _FIELDS)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_FIELDS)}"
             raise MessageError("bad_retry", "retry", f"{quoted(name)} is unknown; {hint}")
     return list(plan.items())

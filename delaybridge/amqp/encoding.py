@@ -6,7 +6,6 @@ both signed 64 bits, `s` is a signed short, `x` a byte array.
 
 from __future__ import annotations
 
-import difflib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from enum import Enum
 from math import isfinite
 from typing import Any
 
-from delaybridge.errors import MessageError, quoted
+from delaybridge.errors import MessageError, nearest, quoted
 
 MAX_NESTING = 4
 MAX_TABLE_BYTES = 128 * 1024  # a broker's default frame; no larger table can be sent
@@ -263,7 +262,7 @@ def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]
 def _unknown_property(name: object) -> str:
     if name == "headers":
         return "'headers' is not a property here; use the message's `headers`"
-    near = difflib.get_close_matches(quoted(name), PROPERTY_NAMES, n=1)
+    near = nearest(name, PROPERTY_NAMES)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(PROPERTY_NAMES)}"
     return f"{quoted(name)} is not an AMQP property{hint}"
 

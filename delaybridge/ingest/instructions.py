@@ -10,7 +10,6 @@ annotations), `delaybridge-delay` and `delaybridge-due`; and also `delaybridge-i
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 from delaybridge import times
 from delaybridge.amqp.encoding import utf8
 from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
-from delaybridge.errors import MessageError, quoted
+from delaybridge.errors import MessageError, nearest, quoted
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -144,7 +143,7 @@ def is_instruction(name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name[:80], [n for n in _READERS if is_instruction(n)], n=1)
+    near = nearest(name, filter(is_instruction, _READERS))
     return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is reserved"
 
 

@@ -13,7 +13,6 @@ docs/delivery.md lists which client error gives which outcome, with the sources.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from delaybridge import extensions
-from delaybridge.errors import ConfigError, printable
+from delaybridge.errors import ConfigError, nearest, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.settings import urls
 from delaybridge.settings.password_file import PasswordFile
@@ -216,7 +215,7 @@ def check_options(name: str, given: Iterable[str], known: Iterable[str], what: s
     """ConfigError if the broker's URL has an unknown option; names the nearest known one."""
     for option in given:
         if option not in (names := sorted(known)):
-            near = difflib.get_close_matches(option, names, n=1)
+            near = nearest(option, names)
             few = f"; known are {', '.join(names)}" if len(names) < _LISTED else ""
             remedy = f"did you mean {near[0]}?" if near else f"leave it out{few}"
             text = f"{printable(option)[:_SHOWN_CHARS]!r} is not an option of {what}; {remedy}"

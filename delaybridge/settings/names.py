@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
-from delaybridge.errors import printable
+from delaybridge.errors import nearest, printable
 
 KeyPath = tuple[str, ...]
 BROKERS = ("brokers",)
@@ -58,10 +57,12 @@ def near(path: KeyPath, known: list[KeyPath]) -> str:
     """A hint for an unknown key: the same key in another section, or else similar ones."""
     names = {dotted(each): each for each in known if each != BROKERS}
     path = tuple(key[:_SHOWN_CHARS] for key in path)
+    if dotted(path) in names:
+        return "; write it without quotes"
     found = (
         [name for name, each in names.items() if each[-1] == path[-1]]
         or [name for name, each in names.items() if "_".join(each) == "_".join(path)]
-        or difflib.get_close_matches(dotted(path), names, n=3, cutoff=0.6)
+        or nearest(dotted(path), names, 3)
     )
     if found:
         return f"; did you mean {' or '.join(found)}?"
@@ -74,5 +75,5 @@ def near_variable(name: str, known: list[KeyPath]) -> str:
     """A hint for an unknown environment variable: those most like it."""
     if name.startswith(PREFIX + "BROKER"):
         return f"; a broker is {PREFIX}BROKERS{NESTED}NAME=URL"
-    found = difflib.get_close_matches(name[:_SHOWN_CHARS], map(variable, known), n=2, cutoff=0.7)
+    found = nearest(name, (variable(each) for each in known if each != BROKERS), 2, cutoff=0.7)
     return f"; did you mean {' or '.join(found)}?" if found else ""

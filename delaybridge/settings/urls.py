@@ -6,14 +6,13 @@ turn it into a ConfigError.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from delaybridge.errors import ConfigError
+from delaybridge.errors import ConfigError, nearest
 from delaybridge.extensions import PUBLISHERS, is_known
 from delaybridge.settings import password_file
 from delaybridge.settings.url_options import HARMLESS
@@ -334,7 +333,7 @@ def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
     known |= _TLS_OPTIONS if parts.scheme == "rediss" else set()
     known |= {"db", "username", "password"} if parts.scheme == "unix" else set()
     for name in options.keys() - known:
-        near = difflib.get_close_matches(name, known, n=1)
+        near = nearest(name, known)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"after '?' only {', '.join(sorted(known))}{hint}{_escape_hint(parts)}")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):

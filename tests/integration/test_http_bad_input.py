@@ -88,6 +88,8 @@ async def test_h44_a_byte_order_mark_is_skipped(http: httpx.AsyncClient) -> None
 async def test_h46_a_near_miss_is_named(http: httpx.AsyncClient) -> None:
     assert "did you mean `delay`" in (await post(http, TEXTS["H-46"][0])).json()["detail"]
     assert "did you mean `delay`" in (await post(http, TEXTS["H-47"][0])).json()["detail"]
+    for path in ("/v1/message", "/v1/messages/", "/api/v1/messages"):
+        assert "did you mean /v1/messages?" in (await http.get(path)).json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -19,6 +20,32 @@ async def test_the_description_is_openapi(http: httpx.AsyncClient) -> None:
     validate(document)
     ids = [one["operationId"] for path in document["paths"].values() for one in path.values()]
     assert len({*ids}) == len(ids)
+
+
+def schemas(within: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(within, dict):
+        yield within
+        within = list(within.values())
+    for each in within if isinstance(within, list) else ():
+        yield from schemas(each)
+
+
+async def test_the_description_has_words_that_every_generator_knows(
+    http: httpx.AsyncClient,
+) -> None:
+    """The generators themselves are tried in tests/acceptance/test_generated_clients.py."""
+    document = (await http.get("/openapi.json")).json()
+    for operation in (one for path in document["paths"].values() for one in path.values()):
+        assert re.fullmatch("[a-z]+(_[a-z]+)*", operation["operationId"])
+        for answer in operation["responses"].values():
+            assert len(answer.get("content", {})) <= 1  # else it is of both types
+    for schema in schemas(document["components"]["schemas"]):
+        assert schema.get("items") is not False
+        assert "enum" not in schema or schema["type"] == "string"
+        assert schema.get("type") != "integer" or schema["format"] == "int64"
+        assert schema.get("type") != "object" or {"properties", "additionalProperties"} & {*schema}
+        for field in schema.get("properties", {}).values():
+            assert not isinstance(field, dict) or "default" not in field
 
 
 async def test_the_page_shows_every_path_and_needs_nothing_else(http: httpx.AsyncClient) -> None:

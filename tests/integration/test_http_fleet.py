@@ -111,8 +111,11 @@ async def test_numbers_of_what_waits(http: httpx.AsyncClient) -> None:
     assert (stats["delayed"], stats["workers"], stats["buckets_unowned"]) == (3, 0, 16)
     load = (await http.get("/v1/scaling")).json()
     assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 1, 2)
-    ahead = (await http.get("/v1/horizon", params={"for": "1h", "step": "10m"})).json()
-    assert (ahead["messages"], ahead["later"]) == (2, 1)
+    for span in ("span", "for"):  # its earlier name
+        ahead = (await http.get("/v1/horizon", params={span: "1h", "step": "10m"})).json()
+        assert (ahead["messages"], ahead["later"]) == (2, 1)
+    both = (await http.get("/v1/horizon", params={"for": "1h", "span": "1h"})).json()
+    assert (both["code"], both["at"]) == ("bad_query", "$.for")
     assert len((await http.get("/v1/buckets")).json()["items"]) == 16
     assert (await http.get("/v1/series", params={"step": "1s"})).status_code == 200
     assert (await http.get("/v1/series", params={"step": "5s"})).status_code == 422

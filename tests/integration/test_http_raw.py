@@ -93,6 +93,7 @@ async def test_instructions_may_be_attributes_of_a_binary_event(http: httpx.Asyn
     [
         ({"delaybridge-delay": "5 s"}, b"", 422, "bad_time"),
         ({"delaybridge-delay": "-1"}, b"", 422, "negative_delay"),
+        ({"delaybridge-delay": "3600"}, b"", 422, "bad_time"),  # seconds, or milliseconds?
         ({"delaybridge-due": "2030-01-01T00:00:00Z"}, b"", 422, "time_ambiguous"),
         ({"delaybridge-dely": "5s"}, b"", 422, "reserved_header"),
         ({"delaybridge-cancel": "true"}, b"", 422, "bad_flag"),

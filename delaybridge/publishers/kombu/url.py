@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import ssl
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 
-from delaybridge.errors import ConfigError, printable
+from delaybridge.errors import ConfigError, nearest, printable
 from delaybridge.publish import PublishOptions, read_password
 from delaybridge.publishers.kombu.thread import kombu
 from delaybridge.settings import password_file
@@ -102,7 +101,7 @@ def _defaults(driver: str, options: PublishOptions) -> dict[str, Any]:
 def _check_transport(name: str, scheme: str) -> None:
     known = import_module("kombu.transport").TRANSPORT_ALIASES
     if scheme not in known:
-        near = difflib.get_close_matches(scheme, known, n=1)
+        near = nearest(scheme, known)
         remedy = f"did you mean kombu+{near[0]}://?" if near else "use a scheme of kombu's own URLs"
         raise ConfigError(f"brokers.{name}: kombu has no transport {printable(scheme)!r}; {remedy}")
 

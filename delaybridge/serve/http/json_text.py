@@ -70,7 +70,7 @@ def as_type(raw: bytes, wanted: type[T]) -> T:
         with _uncollected():
             return msgspec.json.decode(raw, type=wanted)
     except msgspec.MsgspecError as exc:
-        raise undecodable(exc, wanted) from None
+        raise undecodable(exc, wanted, raw) from None
 
 
 async def elements(raw: bytes, name: str, most: int, dense: int = DENSE) -> AsyncIterator[bytes]:

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from delaybridge import errors
-from delaybridge.errors import MessageError, printable
+from delaybridge.errors import MessageError, nearest, printable
 from delaybridge.settings.urls import redact_text
+from delaybridge.times import got_delay
 
 MEDIA = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -61,6 +62,17 @@ _TYPE_CODES = {
     "limit": "bad_limit",
     "cursor": "bad_cursor",
 }
+_DURATIONS = {"delay", "ttl", "by", "over", "wait", "ttr", "every", "spread"}
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+_WORDS = _NUMBERS | {"str": "text", "bool": "a boolean", "array": "a list", "object": "an object"}
+_WRITTEN = _WORDS | {"str": "text in quotes", "bool": "true or false", "null": ""}
+_INSTEAD = {
+    "body": "; JSON goes into body_json",
+    "due": ', as "2030-01-31T09:00:00Z"; epoch ms go into due_ms',
+    **dict.fromkeys(_DURATIONS, ', as "15m" or "1h30m"'),
+}
+_DIGITS = 20
+_WRONG_TYPE = re.compile("Expected `([a-z |]+)`, got `([a-z]+)`")
 _FIELD_OF_ARGUMENT = {"at": "due"}
 _PLACE, _UNKNOWN_FIELD = " - at `", "unknown field `"  # in msgspec's errors
 _NAME = re.compile(r"[a-z0-9_]*")
@@ -129,17 +141,61 @@ def at_item(problem: Problem, number: int) -> Problem:
     return Problem(problem.status, problem.code, problem.detail, at, problem.headers)
 
 
-def undecodable(exc: msgspec.MsgspecError, wanted: Any) -> Problem:
-    """The problem of a body or a query that does not have the wanted type."""
+def undecodable(exc: msgspec.MsgspecError, wanted: Any, raw: bytes = b"{}") -> Problem:
+    """The problem of a body or a query that does not have the wanted type. raw: the body."""
     text = str(exc)
     if not isinstance(exc, msgspec.ValidationError):
         return Problem(400, "bad_json", f"{text}; send one JSON value in UTF-8")
     what, at = _parted(text)
     _, is_unknown, name = what.partition(_UNKNOWN_FIELD)
+    kind = _kind_at(wanted, at)
     if is_unknown:
-        return Problem(422, "unknown_field", f"{what}{_hint(name[:-1], wanted)}", at)
+        return Problem(422, "unknown_field", f"{what}{_hint(name[:-1], kind)}", at)
     last = _NAME.match(at.rpartition(".")[2])
-    return Problem(422, _TYPE_CODES.get(last[0] if last else "", "bad_value"), what, at)
+    name = last[0] if last else ""
+    if wrong := _WRONG_TYPE.fullmatch(what):
+        what = _wrong_type(name, at, wrong[1].split(" | "), wrong[2], raw)
+    elif what.startswith("Invalid enum value"):
+        what += f"; write one of {', '.join(_choices(kind))}"
+    code = "bad_time" if name in _DURATIONS else _TYPE_CODES.get(name, "bad_value")
+    return Problem(422, code, what, at)
+
+
+def _wrong_type(name: str, at: str, kinds: list[str], got: str, raw: bytes) -> str:
+    """What a value of another type should be; of a number, as which duration it is written."""
+    if name in _DURATIONS and got in _NUMBERS and at == f"$.{name}":
+        text = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[name]).decode()
+        return got_delay(int(text) if len(text) < _DIGITS and text.isdigit() else text)
+    wanted = filter(None, (_WRITTEN.get(kind, kind) for kind in kinds))
+    return f"got {_WORDS.get(got, got)}; write {' or '.join(wanted)}{_INSTEAD.get(name, '')}"
+
+
+def _kind_at(wanted: Any, at: str) -> Any:
+    """The type that is wanted at a place, as `$.filter.state`."""
+    for name in re.findall(r"\.([a-z0-9_]+)", at):
+        wanted = next((f.type for f in _fields_in(wanted) if f.encode_name == name), None)
+    return wanted
+
+
+def _types_in(kind: Any) -> Iterator[Any]:
+    yield kind
+    for each in get_args(kind):
+        yield from _types_in(each)
+
+
+def _fields_in(kind: Any) -> list[Any]:
+    """The fields of the struct in a type, such as `list[Struct] | None`."""
+    structs = [each for each in _types_in(kind) if hasattr(each, "__struct_fields__")]
+    return [field for each in structs for field in msgspec.structs.fields(each)]
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """The words that a field of this type takes."""
+    for each in _types_in(kind):
+        if isinstance(each, type) and issubclass(each, Enum):
+            yield from (str(member.value) for member in each)
+        elif get_origin(each) is Literal:
+            yield from get_args(each)
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -152,6 +208,6 @@ def _parted(text: str) -> tuple[str, str]:
 
 def _hint(name: str, wanted: Any) -> str:
     """The field that was probably meant."""
-    fields = getattr(wanted, "__struct_fields__", ())
-    near = difflib.get_close_matches(name[:100].lower(), fields, n=1)
+    fields = [field.encode_name for field in _fields_in(wanted)]
+    near = nearest(name, fields)
     return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(fields)}"

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.client.verbs import Scope
+from delaybridge.errors import nearest
 from delaybridge.serve.access.sessions import GUARD
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.json_text import decoded
@@ -93,7 +94,10 @@ class App:
             scope["path_params"] = {}
             await self._no_page(scope, receive, send)
         else:
-            await _not_found(scope, receive, send)
+            near = nearest(scope["path"], (path for path in self._fixed if path.startswith("/v1/")))
+            hint = f"did you mean {self._base}{near[0]}? " if near else ""
+            what = f"there is no such path; {hint}see /openapi.json"
+            await _send(_refusal(Problem(404, "not_found", what)), send, "GET")
 
 
 class Resource:
@@ -239,8 +243,3 @@ def _refusal(problem: Problem) -> Reply:
 def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
     allowed = ", ".join(sorted(methods))
     return Problem(405, "method_not_allowed", f"use {allowed}", headers={"Allow": allowed})
-
-
-async def _not_found(scope: Connection, receive: Receive, send: Send) -> None:
-    what = "there is no such path; see /openapi.json"
-    await _send(_refusal(Problem(404, "not_found", what)), send, "GET")

@@ -20,6 +20,7 @@ from delaybridge.serve.http.problems import MEDIA, ProblemAnswer
 _encode = msgspec.json.encode
 _REF = "#/components/schemas/{name}"
 _NULL = {"type": "null"}
+_SIZES = {"integer": "int64", "number": "double"}  # else 32 bits: too few for a time in ms
 _ARTICLE = re.compile(r"\b(?:an?|the) ")
 _PARAMETER = re.compile(r"{([a-z_]+)}")
 _ABOUT = """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
@@ -72,18 +73,22 @@ def _plain(schema: Any) -> Any:
             name: {word: value for word, value in _plain(field).items() if word != "default"}
             for name, field in fields.items()
         }
+    return _typed(made)
+
+
+def _typed(made: dict[str, Any]) -> dict[str, Any]:
     kinds = [kind for kind in made.get("anyOf", ()) if kind != _NULL]
     if len(kinds) == 1 and "type" in kinds[0]:  # it may be null
-        made |= kinds[0] | {"type": [kinds[0]["type"], "null"]}
         del made["anyOf"]
+        made |= kinds[0] | {"type": [kinds[0]["type"], "null"]}
     if made.get("items") is False:  # `maxItems` says so, too
         del made["items"]
     if "enum" in made:
         made["type"] = "string"
     if made.get("type") == "object" and not {"properties", "additionalProperties"} & {*made}:
         made["additionalProperties"] = True
-    if made.get("type") in ("integer", "number"):  # else 32 bits: too few for a time in ms
-        made["format"] = "int64" if made["type"] == "integer" else "double"
+    if size := _SIZES.get(str(made.get("type"))):
+        made["format"] = size
     return made
 
 

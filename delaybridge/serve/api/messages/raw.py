@@ -17,6 +17,7 @@ from delaybridge.message import MAX_PRIORITY, TABLE_KINDS, Message, OnConflict
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
+from delaybridge.times import got_delay
 
 DESTINATION = "delaybridge-destination"
 STRUCTURED = "application/cloudevents+json"
@@ -28,6 +29,7 @@ _BY_ATTRIBUTE = {name.replace("-", ""): name for name in INSTRUCTIONS if is_inst
 # How the bindings of CloudEvents to Kafka and AMQP write an attribute; else as over HTTP.
 _PREFIXES = {"kafka": "ce_", **dict.fromkeys(TABLE_KINDS, "cloudEvents:")}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IN_MS = ("delaybridge-delay", "delaybridge-ttl")  # in a table of AMQP a number of ms
 Pairs = list[tuple[str, Any]]
 
 
@@ -54,6 +56,9 @@ async def raw_message(call: Call) -> tuple[Message, OnConflict]:
     for name in [*attributes]:
         if name in _BY_ATTRIBUTE:
             told.append((_BY_ATTRIBUTE[name], _as_sent(attributes.pop(name))))
+    for name, value in told:
+        if name in _IN_MS and isinstance(value, bytes) and value.isdigit():
+            raise MessageError("bad_time", name, got_delay(value.decode()))
     asked = instructions(told)
     if asked.cancel or asked.reschedule:
         what = "over HTTP use DELETE or PATCH on /v1/messages/{id}"

@@ -47,10 +47,14 @@ class SeriesQuery(msgspec.Struct, forbid_unknown_fields=True):
     to_ms: int | None = None
 
 
-class HorizonQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"span": "for"}):
-    """How far to look ahead, in which steps. from_ms: from then on instead of now."""
+class HorizonQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"earlier": "for"}):
+    """How far to look ahead, in which steps. from_ms: from then on instead of now.
 
-    span: str = "1h"
+    for: the earlier name of span.
+    """
+
+    span: str | None = None
+    earlier: str | None = None
     step: str | None = None
     destination: str | None = None
     from_ms: int | None = None
@@ -127,8 +131,13 @@ async def series(call: Call) -> Any:
 async def horizon(call: Call) -> Any:
     """How many messages fall due in each part of the coming time."""
     query: HorizonQuery = call.query
+    if query.span is not None and query.earlier is not None:
+        raise MessageError("bad_query", "for", "the earlier name of span; leave it out")
     found = await call.site.client.horizon(
-        query.span, query.step, destination=query.destination, from_ms=query.from_ms
+        query.span or query.earlier or "1h",
+        query.step,
+        destination=query.destination,
+        from_ms=query.from_ms,
     )
     return plain(found) | {"estimated": found.is_estimated, "next_due": moment(found.next_due_ms)}
 

@@ -187,7 +187,7 @@ const charts = (() => {
     const { destination, label } = element.dataset;
     if (Date.now() - (element.dataset.drawn ?? 0) < 5000) return;
     element.dataset.drawn = Date.now();
-    const found = await get(`/v1/horizon?for=1h&step=1m&destination=${encodeURIComponent(destination)}`);
+    const found = await get(`/v1/horizon?span=1h&step=1m&destination=${encodeURIComponent(destination)}`);
     const cells = found.cells.slice(1), data = [cells.map(c => c.from_ms / 1000), cells.map(c => c.messages)];
     const before = made.get(element);
     return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], ...upright() }, data);
