@@ -103,6 +103,7 @@ STABLE_S = 5.0  # a connection that lasted longer is made again after the first 
 ANSWER_TIMEOUT_S = 10.0  # for an answer to `check`
 DRAIN_POLL_S = 0.01
 DISCONNECT_S = 2.0  # for the connection to end; a worker that stops waits for it
+NOT_YET = "not_connected: not yet"  # its worker has just started
 CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
 UNCONFIRMED = "closed: before it was confirmed"
 P = ParamSpec("P")
@@ -121,7 +122,7 @@ class LinkedPublisher(ABC):
         options: PublishOptions,
     ) -> None:
         self.name = name
-        self.unavailable: str | None = "not_connected: not yet"
+        self.unavailable: str | None = NOT_YET
         self._owed = Owed(report)
         self._reports = Reports(self._owed.report)
         self._on_change = on_change

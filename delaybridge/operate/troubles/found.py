@@ -18,6 +18,7 @@ from delaybridge.operate.views.facts import Fullness
 from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.waiting_on_purpose import Paused
+from delaybridge.publish.link import NOT_YET
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.translatable import Sentence
@@ -164,7 +165,7 @@ def _of_destinations(stats: Stats, thresholds: Thresholds) -> Iterator[Finding]:
     for each in stats.troubles:
         if each.is_refusal:
             refused.setdefault(each.destination, each)
-        elif not each.is_by_rule:
+        elif not each.is_by_rule and each.reason != NOT_YET:
             parked.setdefault((each.destination, each.reason), []).append(each.worker)
     for (destination, reason), names in parked.items():
         yield _parked(destination, reason, names)
