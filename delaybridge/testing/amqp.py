@@ -15,87 +15,72 @@ from typing import Any
 
 from pika import frame, spec
 
-from delaybridge.message import Destination
-
 _FEATURES = ("publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked")
 _PROPERTIES = {"product": "delaybridge.testing", "capabilities": dict.fromkeys(_FEATURES, True)}
-_FRAME_BYTES = 131_072
 _numbers = count(1)
 
-Note = Callable[[Destination, bytes, spec.BasicProperties], None]
+Note = Callable[[str, str, bytes, spec.BasicProperties], None]
 
 
-async def listen(note: Note, broker: str) -> tuple[asyncio.Server, str]:
-    """A server of that broker on the running loop, and its URL. note: called with each message."""
+async def listen(note: Note) -> tuple[asyncio.Server, str]:
+    """A server on the running loop, and its URL.
+
+    note: called with exchange, routing key, body and properties of each message.
+    """
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(note, broker), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: _Connection(note), "127.0.0.1", 0)
     return server, f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, note: Note, broker: str) -> None:
-        self._note, self._broker = note, broker
-        self._data = b""
-        self._channels = defaultdict[int, Any](lambda: SimpleNamespace(tag=0, confirms=False))
+    def __init__(self, note: Note) -> None:
+        self._note, self._data = note, b""
+        self._channels = defaultdict[int, Any](SimpleNamespace)
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        while True:
-            size, read = frame.decode_frame(self._data)
-            if read is None:
-                return
+        while (found := frame.decode_frame(self._data))[1] is not None:
+            size, read = found
             self._data = self._data[size:]
-            if isinstance(read, frame.ProtocolHeader):
-                self._send(0, spec.Connection.Start(server_properties=_PROPERTIES))
-            elif not isinstance(read, frame.Heartbeat):
-                self._read(read, self._channels[read.channel_number])
+            number = getattr(read, "channel_number", 0)
+            if (answer := self._answer(read, self._channels[number])) is not None:
+                self._transport.write(frame.Method(number, answer).marshal())
 
-    def _read(self, read: Any, channel: Any) -> None:
-        number = read.channel_number
+    def _answer(self, read: Any, channel: Any) -> Any:
+        if isinstance(read, frame.ProtocolHeader):
+            return spec.Connection.Start(server_properties=_PROPERTIES)
         if isinstance(read, frame.Method):
-            if isinstance(read.method, spec.Basic.Publish):
-                channel.publish = read.method
-            else:
-                self._answer(number, read.method, channel)
-            return
+            channel.asked = read.method
+            if isinstance(read.method, spec.Channel.Open | spec.Confirm.Select):
+                channel.confirms, channel.tag = isinstance(read.method, spec.Confirm.Select), 0
+            return _agreed(read.method)
         if isinstance(read, frame.Header):
             channel.header, channel.body = read, b""
-        else:
+        elif isinstance(read, frame.Body):
             channel.body += read.fragment
-        if len(channel.body) < channel.header.body_size:
-            return
-        asked = channel.publish
-        where = Destination(self._broker, "rabbitmq", asked.exchange, asked.routing_key)
-        self._note(where, channel.body, channel.header.properties)
-        if channel.confirms:
-            channel.tag += 1
-            self._send(number, spec.Basic.Ack(delivery_tag=channel.tag))
-
-    def _answer(self, number: int, asked: Any, channel: Any) -> None:
-        if isinstance(asked, spec.Connection.StartOk):
-            tune = spec.Connection.Tune(channel_max=2047, frame_max=_FRAME_BYTES, heartbeat=0)
-            self._send(0, tune)
-        elif isinstance(asked, spec.Basic.Get):
-            self._send(number, spec.Basic.GetEmpty())
-        elif not getattr(asked, "nowait", False):
-            group, _, verb = asked.NAME.partition(".")
-            if (kind := getattr(getattr(spec, group), f"{verb}Ok", None)) is not None:
-                self._send(number, _filled(kind(), asked))
-        if isinstance(asked, spec.Channel.Close):
-            del self._channels[number]
-        channel.confirms |= isinstance(asked, spec.Confirm.Select)
-
-    def _send(self, number: int, method: Any) -> None:
-        self._transport.write(frame.Method(number, method).marshal())
+        if isinstance(read, frame.Heartbeat) or len(channel.body) < channel.header.body_size:
+            return None
+        properties, asked = channel.header.properties, channel.asked
+        self._note(asked.exchange, asked.routing_key, channel.body, properties)
+        channel.tag += 1
+        return spec.Basic.Ack(delivery_tag=channel.tag) if channel.confirms else None
 
 
-def _filled(answer: Any, asked: Any) -> Any:
-    """The answer with what the request says of its fields; an empty name is chosen here."""
+def _agreed(asked: Any) -> Any:
+    """The answer that agrees to a request, if it has any: what the client named, or a new name."""
+    if isinstance(asked, spec.Connection.StartOk):
+        return spec.Connection.Tune(channel_max=2047, frame_max=131_072, heartbeat=0)
+    if isinstance(asked, spec.Basic.Get):
+        return spec.Basic.GetEmpty()
+    group, _, verb = asked.NAME.partition(".")
+    kind = getattr(getattr(spec, group), f"{verb}Ok", None)
+    if kind is None or getattr(asked, "nowait", False):
+        return None
+    answer = kind()
     for name in vars(answer):
-        is_chosen = name in ("queue", "consumer_tag")
-        empty = f"amq.gen-{next(_numbers)}" if is_chosen else 0 if name.endswith("_count") else ""
+        empty = 0 if name.endswith("_count") else f"amq.gen-{next(_numbers)}"
         setattr(answer, name, getattr(asked, name, None) or empty)
     return answer

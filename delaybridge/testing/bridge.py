@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge.client import AsyncClient, Client
@@ -138,7 +139,7 @@ class Bridge:
         Every exchange and queue exists there; nothing is consumed.
         """
         if broker not in self._listeners:
-            self._listeners[broker] = self._run(listen(self._arrivals.publish, broker))
+            self._listeners[broker] = self._run(listen(partial(self._arrivals.publish, broker)))
         return self._listeners[broker][1]
 
     def app(self) -> MountedApp:
@@ -232,7 +233,7 @@ class Bridge:
     def _steps(self, until_ms: int) -> Iterator[tuple[Callback, DeliveredMessage]]:
         """Let time pass; each callback with what it is to be called with, between two instants."""
         while True:
-            is_over = self._run(self._engine.run(until_ms, in_steps=bool(self._callbacks)))
+            is_over = self._run(self._engine.run(until_ms))
             while self._told < len(self._arrivals.all):
                 delivered = self._arrivals.all[self._told]
                 self._told += 1

@@ -78,13 +78,15 @@ class Arrivals:
         )  # fmt: skip
         return CONFIRMED
 
-    def publish(self, to: Destination, body: bytes, properties: Any) -> None:
+    def publish(
+        self, broker: str, exchange: str, routing_key: str, body: bytes, properties: Any
+    ) -> None:
         """A client library has published this itself. properties: as pika has them."""
         about = {name: value for name, value in vars(properties).items() if value is not None}
-        headers, now_ms = about.pop("headers", {}), self._now_ms()
         self.note(
-            str(to), body, id=about.get("message_id", ""), due_ms=now_ms,
-            headers=[*headers.items()], properties=about,
+            str(Destination(broker, "rabbitmq", exchange, routing_key)), body,
+            id=about.get("message_id", ""), due_ms=self._now_ms(),
+            headers=[*about.pop("headers", {}).items()], properties=about,
         )  # fmt: skip
 
     def note(self, destination: str, body: bytes | None, *, due_ms: int, **about: Any) -> None:

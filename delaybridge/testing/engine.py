@@ -34,12 +34,8 @@ class _SetClock(StoreClock):
 
     is_set = True
 
-    def __init__(self, redis: MemoryRedis) -> None:
-        super().__init__(lambda: redis.now_ms / 1000)
-        self._redis = redis
-
     def now_ms(self) -> int:
-        return self._redis.now_ms
+        return round(self.monotonic() * 1000)
 
     def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
         return 0
@@ -57,7 +53,7 @@ class Engine:
         self._store = AsyncStore(settings.redis.url)
         self._rules = rules.NO_RULES
         self._has_rung = False
-        self._scanner: Scanner | None = None
+        self._scanner: Any = None  # a `Scanner`, once a client has used the namespace
         self.publishers = {name: self._publisher(name) for name in arrivals.kinds}
 
     async def close(self) -> None:
@@ -67,24 +63,17 @@ class Engine:
             await self._shift.end()
         await self._store.close()
 
-    async def run(self, until_ms: int, *, in_steps: bool) -> bool:
-        """Deliver what is due by then; the clock ends there. Whether it got that far.
-
-        in_steps: stop after each instant at which something was delivered.
-        """
+    async def run(self, until_ms: int) -> bool:
+        """Deliver what is due next, if it is by then. Whether nothing was; the clock ends there."""
         known = len(self._arrivals.all)
-        if scanner := await self._open():
-            runs_ms = await self._make_runs()
-            look_ms = await self._passes(scanner)
-            while not (in_steps and len(self._arrivals.all) > known):
-                if min(look_ms, runs_ms) > until_ms:
+        if await self._open():
+            while True:
+                next_ms = min(await self._make_runs(), await self._passes())
+                if len(self._arrivals.all) > known:
+                    return False
+                if next_ms > until_ms:
                     break
-                self._redis.now_ms = max(min(look_ms, runs_ms), self._redis.now_ms + 1)
-                if runs_ms <= self._redis.now_ms:
-                    runs_ms = await self._make_runs()
-                look_ms = await self._passes(scanner)
-            else:
-                return False
+                self._redis.now_ms = next_ms
         self._redis.now_ms = max(until_ms, self._redis.now_ms)
         return True
 
@@ -95,37 +84,40 @@ class Engine:
         made.arrivals = self._arrivals
         return made
 
-    async def _open(self) -> Scanner | None:
-        """The scanner, which knows the rules; None: no client has used the namespace yet."""
+    def _report(self, *args: Any) -> None:
+        self._scanner.report(*args)
+
+    async def _open(self) -> bool:
+        """Get ready, and read the rules; False: no client has used the namespace yet."""
         if self._scanner is None:
             if await self._store.run_one(registry.read_birth(self._namespace)) is None:
-                return None
+                return False
             await self._begin()
         before, (stored,) = self._rules, await self._store.run([rules.read(self._namespace)])
         self._rules = rules.understood(stored, before)
         if self._rules.by_place != before.by_place and self._shift.lanes is not None:
             self._shift.lanes.rules_changed(self._rules)
-        return self._scanner
+        return True
 
     async def _begin(self) -> None:
         kinds, dedup_s = self._arrivals.kinds, self._settings.publish.dedup_window_s
         owner = LeaseOwner("testing", _TTL_MS, _TTL_MS, _ignore, round(dedup_s * 1000))
-        brokers = {PULL: Broker(PULL, PullPublisher(self._report))}
-        brokers |= {name: Broker(kinds[name], each) for name, each in self.publishers.items()}
+        brokers = {name: Broker(kinds[name], each) for name, each in self.publishers.items()}
+        brokers[PULL] = Broker(PULL, PullPublisher(self._report))
         common = Common(
             self._store, lambda: self._settings, owner, _ignore, brokers, lambda: self._rules,
             _ignore, _ignore, None,
         )  # fmt: skip
         buckets = await self._store.complete(self._calls.open())
-        self._shift = Shift(common, "", 1, len(buckets), _SetClock(self._redis))
+        clock = _SetClock(lambda: self._redis.now_ms / 1000)
+        self._shift = Shift(common, "", 1, len(buckets), clock)
         self._shift.alarm.ring = self._ring  # type: ignore[method-assign]
         self._scanner = self._shift.build()
         self._redis.on_publish = self._hear
         for bucket in buckets:
             asked = bucket.acquire("testing:1", _TTL_MS, dedup_ms=owner.dedup_ms)
             taken = await self._store.run_one(asked)
-            assert taken.token is not None
-            self._scanner.begin(Session(bucket, taken.token, taken.turn, _TTL_MS, 0.0))
+            self._scanner.begin(Session(bucket, str(taken.token), taken.turn, _TTL_MS, 0.0))
 
     # at one instant
 
@@ -140,12 +132,12 @@ class Engine:
             await self._store.complete(RunMaking(self._calls).make_taken(*taken))
         return _NEVER_MS
 
-    async def _passes(self, scanner: Scanner) -> int:
+    async def _passes(self) -> int:
         """Pass after pass of the scanner, until nothing more happens now; when to look again."""
+        scanner: Scanner = self._scanner
         while True:
             self._has_rung, now_ms = False, self._redis.now_ms
-            look_ms = scanner.scan(now_ms)
-            look_ms = _NEVER_MS if look_ms is None else look_ms
+            look_ms = scanner.scan(now_ms) or _NEVER_MS
             scanner.settling.start(now_ms + _TTL_MS, is_backlog=False)  # without waiting for more
             while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -160,12 +152,8 @@ class Engine:
         self._has_rung = True
 
     def _hear(self, text: str) -> None:
-        if self._scanner is not None and (found := wake_up(text)) is not None:
+        if (found := wake_up(text)) is not None:
             self._scanner.wake(*found)
-
-    def _report(self, *args: Any) -> None:
-        assert self._scanner is not None
-        self._scanner.report(*args)
 
 
 def _ignore(*_: object) -> None:
