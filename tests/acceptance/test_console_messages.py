@@ -171,6 +171,8 @@ async def test_a_filter_is_saved_and_found_again(http: httpx.AsyncClient, page: 
     await schedule(http, ["a-1", "b-1"])
     await page.goto("/messages")
     await page.get_by_text("Add filter", exact=True).click()
+    for name in ("Destination", "Attempts at least"):
+        await expect(page.locator(f".filter label:has-text('{name}')")).to_be_in_viewport(ratio=1)
     await page.get_by_label("Id begins with").fill("b-")
     await page.get_by_role("button", name="Filter", exact=True).click()
     await page.wait_for_url("**id_prefix=b-**")
