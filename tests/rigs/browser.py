@@ -58,12 +58,15 @@ _OVERLAPPING = """() => [...document.querySelectorAll(".card")].filter(card => {
   const { right } = range.getBoundingClientRect();
   return right > innerWidth || next && next.top === own.top && right > next.left;
 }).map(card => card.textContent.trim())"""
-# What is drawn beyond its axes. Bars begin at their x, and the last one is as wide as the others.
+# What is drawn beyond its axes or as high as they are, and counts with parts of one on their axis.
+# Bars begin at their x, and the last one is as wide as the others.
 _CUT_OFF = """() => [...charts.made].filter(([element, plot]) => {
   const { x, y } = plot.scales, [at, ...rows] = plot.data;
   const isOfBars = ["minute", "counted", "ahead", "due", "reasons"].includes(element.dataset.chart);
   const width = isOfBars ? at.at(-1) - at.at(-2) : 0;
-  return Math.max(...rows.flat()) > y.max || at.at(-1) + width > x.max + width / 100;
+  const ofRates = ["rates", "expected"].includes(element.dataset.chart);
+  const isHigh = Math.max(...rows.flat()) >= y.max || plot.step < 1 && !ofRates;
+  return isHigh || at.at(-1) + width > x.max + width / 100;
 }).map(([element]) => element.dataset.chart)"""
 
 

@@ -69,9 +69,9 @@
     // the first cell is the rest of its step: a bar of its own width would make all others thin
     const cells = found.cells, x = cells.map(cell => cell.from_ms / 1000);
     if (x.length > 2) x[0] = 2 * x[1] - x[2];
-    const plot = charts.draw(element, {
-      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [charts.axis({ values: charts.moments, space: 80, size: 22 }), charts.axis({ size: 46, space: 24, values: (_, all) => all.map(v => Number.isInteger(v) ? charts.brief(v) : "") })],
+    const { scales, axes } = charts.upright(), plot = charts.draw(element, {
+      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales,
+      axes: [charts.axis({ values: charts.moments, space: 80, size: 22 }), axes[1]],
       series: [{}, charts.bars("", "--c1")],
     }, [x, cells.map(cell => cell.messages)]);
     plot.over.addEventListener("click", () => {
