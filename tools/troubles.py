@@ -24,7 +24,7 @@ No trouble loses a message unless its text says so. While Redis or a broker is a
 in order.
 """
 _RULES_HEAD = """\
-# Alert rules for delaybridge. `severity: page` wakes somebody, `ticket` can wait until morning.
+# Alert rules for delaybridge. `severity: page` wakes a person, `ticket` can wait until morning.
 #
 #     promtool check rules config/prometheus/alerts.yml
 #
