@@ -53,7 +53,7 @@ CALLS: list[tuple[str, str]] = [
     ("destination ls", "file:held"),
     ("destination show file:held", "paused"),
     ("destination resume file:held", "ok"),
-    (f"destination limit {TO} --rate 100/s", "100/s"),
+    (f"destination limit {TO} --rate 100/s --new", "100/s"),
     (f"destination spread {TO} 1s", "spread=1s"),
     (f"destination retry {TO} --max-attempts 3", "3"),
     ("destination purge file:held --confirm file:held", "1"),

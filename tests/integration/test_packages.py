@@ -35,7 +35,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "destination show": ("kombu:q", 3, ""),
     "destination pause": ("kombu:t --new", 0, ""),
     "destination resume": ("kombu:t", 0, ""),
-    "destination limit": ("kombu:t --rate 5", 0, ""),
+    "destination limit": ("kombu:t --rate 5 --new", 0, ""),
     "destination spread": ("kombu:t 1m", 0, ""),
     "destination retry": ("kombu:t --max-attempts 3", 0, ""),
     "destination purge": ("kombu:t --confirm kombu:t", 0, ""),
