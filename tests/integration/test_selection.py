@@ -61,6 +61,8 @@ PLACES = ("rabbitmq:orders/a", "rabbitmq:orders/b", "eu:orders/a", "rabbitmq:/q"
         ({"exchange": "orders"}, "0124"),
         ({"exchange": "order"}, ""),
         ({"exchange": "kafka:orders"}, "4"),
+        ({"exchange": "rabbitmq:"}, "3"),
+        ({"exchange": ""}, "3"),
         ({"due_from_ms": AT_MS + 1000, "due_to_ms": AT_MS + 3000}, "123"),
         ({"due_to_ms": AT_MS - 1}, ""),
         ({"exchange": "orders", "due_to_ms": AT_MS + 1000}, "01"),

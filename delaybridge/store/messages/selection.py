@@ -10,13 +10,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from delaybridge.accept.accept import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, quoted
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.messages.record_filters import Conditions
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.rules import covers, place_of
+from delaybridge.store.namespace.rules import covers, label_of, place_of, places_of
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import due_score, first_word, split_record
 from delaybridge.store.protocol.recorder import Recorder
@@ -90,7 +89,6 @@ class Walk:
             and not self._conditions.are_any
         )
         self._bound: dict[str, bool] = {}  # destination -> whether it fits
-        self._destinations = DestinationCache()
         given = (selection.destination, selection.place)
         self._wanted = [place_of(each, namespace.kinds) for each in given if each is not None]
         self._places: deque[tuple[Bucket, State | None]] | None = None  # None: what Redis lost
@@ -230,15 +228,10 @@ class Walk:
         return _addressed(payload).destination
 
     def _goes_through(self, exchange: str, destination: str | None) -> bool:
-        if destination is None:
-            return False
-        try:
-            parsed, _ = self._destinations.parse(destination, self._namespace.kinds)
-        except MessageError:  # its broker is unknown to this client: read it as RabbitMQ's
-            label = destination.partition("/")[0]
-            return exchange in (label, unquote(label.partition(":")[2]))
-        address = parsed.address
-        return exchange in (address, parsed.label, f"{parsed.broker}:{address}")
+        label = label_of(places_of(destination or "", self._namespace.kinds))
+        broker, colon, address = label.partition(":")
+        names = {""} if address[:1] == "/" else {address, unquote(address)}
+        return colon != "" and exchange in {label, *names, *(f"{broker}:{each}" for each in names)}
 
 
 def _check(selection: Selection) -> None:

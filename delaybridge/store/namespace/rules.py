@@ -205,6 +205,8 @@ def _place_within(text: str, kinds: Mapping[str, str]) -> str:
 
 def covers(place: str, destination: str, kinds: Mapping[str, str]) -> bool:
     """Whether a place covers a destination: it is the same, its exchange or topic, or broker."""
+    if place == destination:
+        return True
     return destination.startswith(place) and place in places_of(destination, kinds)
 
 
