@@ -33,12 +33,12 @@ def test_each_block_of_the_readme_runs_when_it_is_pasted_alone(user: NewUser) ->
     assert (ROOT / "README.md").read_text().count("```") == 2 * 4
     user.start("worker", worker, "sh")
     until((user.folder / "delaybridge.toml").exists, "the settings are written")
+    for command in commands():  # before any message: none may need what another one leaves
+        user.run(user.here(command), "sh")
     user.start("consumer", consumer, "sh")
     began_s = time.time()
     assert user.run(call, "sh") == "created\n"
     assert user.run(client, "sh") == "cancelled\n"
-    for command in commands():
-        user.run(user.here(command), "sh")
     # A message that is due before its queue exists is tried again.
     user.wait_printed("consumer", "order 42 is due")
     assert "warning" not in user.printed("worker")
@@ -54,4 +54,4 @@ def commands() -> list[str]:
     steering = re.findall(r"^    (delaybridge .*)$", text, re.MULTILINE)
     assert len(inline) == 1
     assert len(steering) == 2
-    return inline + steering
+    return steering + inline

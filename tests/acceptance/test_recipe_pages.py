@@ -50,6 +50,7 @@ class Reader(NewUser):
         section = (ROOT / page).read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
         port = str(free_port())
         ((name, _, code),) = PROGRAM.findall(section)
+        assert isinstance(name, str)
         (self.folder / name).write_text(self.here(code))
         *servers, last = (
             setup + self.here(block).replace("8000", port) for block in blocks(page, "sh", title)
