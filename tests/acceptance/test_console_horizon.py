@@ -67,12 +67,16 @@ async def drag(page: Page, low: float, high: float) -> None:
 
 
 async def test_a_drag_zooms_in_and_a_double_click_out(http: httpx.AsyncClient, page: Page) -> None:
+    """The scale stays as it was chosen."""
     await page.goto("/horizon")
+    await page.get_by_role("link", name="log", exact=True).click()
+    await page.wait_for_url("**scale=log*")
     due = await due_ms(http, "soon")
     assert due
     await drag(page, 0.4, 0.6)
     low, high = span(page.url)
     assert low < due < high and 0.19 < (high - low) / HOUR_MS < 0.21
+    assert await cut_off(page) == []
     await expect(page.locator("#t-due")).to_contain_text("memory:soon")
     await expect(page.locator("#t-due")).not_to_contain_text("memory:late")
     await double_click(page, *await place(page, 0.9))
@@ -81,7 +85,7 @@ async def test_a_drag_zooms_in_and_a_double_click_out(http: httpx.AsyncClient, p
     assert wider[0] < low and high < wider[1] and "/horizon" in page.url
     await page.keyboard.press("ArrowRight")
     await page.wait_for_url(lambda url: span(url) != wider)
-    assert span(page.url)[0] > wider[0]
+    assert span(page.url)[0] > wider[0] and "scale=log" in page.url
 
 
 async def test_each_destination_has_a_colour_and_the_first_bar_is_seen_whole(

@@ -86,7 +86,7 @@ async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
                 page = await client.get(path, headers={"accept": "text/html,*/*;q=0.8"})
                 assert page.status_code == 404
                 assert page.headers["content-security-policy"] == POLICY
-                assert "there is no such page" in page.text and "<b>" not in page.text
+                assert "There is no such page" in page.text and "<b>" not in page.text
                 assert f'href="{base}/"' in page.text
                 other = await client.get(path)
                 assert other.status_code == 404 and other.json()["code"] == "not_found"
@@ -96,7 +96,7 @@ async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
         assert page.headers["location"] == "/login?next=%2Fnowhere"
         session = await log_in(client, "admin")
         page = await client.get("/nowhere", headers={"accept": "text/html", **session})
-        assert page.status_code == 404 and "there is no such page" in page.text
+        assert page.status_code == 404 and "There is no such page" in page.text
         assert 'href="/settings"' in page.text
         # A page that cannot be shown leaves its reader his own navigation.
         page = await client.get("/messages?due_from=tomorrow", headers=session)

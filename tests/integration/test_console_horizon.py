@@ -62,7 +62,7 @@ async def test_a_chosen_span_has_some_60_to_200_bars(http: httpx.AsyncClient) ->
 
 
 async def test_a_span_that_is_none_is_refused(http: httpx.AsyncClient) -> None:
-    for query in ("from_ms=9&to_ms=8", "from_ms=-1", "range=2h", "from_ms=x"):
+    for query in ("from_ms=9&to_ms=8", "from_ms=-1", "range=2h", "from_ms=x", "scale=cube"):
         answer = await http.get(f"/horizon?{query}")
         assert answer.status_code == 422, query
         assert answer.headers["content-type"].startswith("text/html")

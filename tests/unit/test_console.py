@@ -15,6 +15,8 @@ from delaybridge.operate.troubles.listed import listed
 from delaybridge.serve import console
 from delaybridge.serve.console.rendering import (
     ago,
+    cut,
+    decoded,
     language_of,
     link,
     number,
@@ -161,6 +163,24 @@ def test_numbers_are_written_for_people() -> None:
         "a%2Fb%3Ac%7Ed%20%C3%A9",
         "/m?b=x+y",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("rabbitmq:orders/eu", "rabbitmq:orders/eu"),
+        ("rabbitmq:%E8%AE%A2%E5%8D%95/k", "rabbitmq:订单/k"),
+        ("rabbitmq:a%2Fb%25%20c/k", "rabbitmq:a%2Fb% c/k"),
+        ("rabbitmq:%FF/k", "rabbitmq:%FF/k"),
+        ("rabbitmq:%E2%80%AEx", r"rabbitmq:\u202ex"),
+        ("rabbitmq:%3Cb%3E", "rabbitmq:&lt;b&gt;"),
+        ("pull:" + "x" * 400, "pull:" + "x" * 17 + "…" + "x" * 22),
+    ],
+)
+def test_names_are_decoded_and_long_ones_lose_their_middle(name: str, seen: str) -> None:
+    shown = re.sub("^<span.*?>|</span>$", "", cut(name, decoded(name)))
+    assert shown == seen
+    assert (f'title="{name}"' in cut(name, decoded(name))) is (shown != name)
 
 
 def test_a_time_can_be_counted_on() -> None:

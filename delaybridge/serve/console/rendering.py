@@ -120,9 +120,9 @@ def ago(language: str, at_ms: int | None, now_ms: int, *, is_next: bool = False)
 def decoded(name: str) -> str:
     """A destination as people call it: `rabbitmq:%E8%AE%A2%E5%8D%95/k` with its characters.
 
-    What would not be one name any more stays as it is: an encoded slash or percent sign.
+    An encoded slash stays as it is: it would look as if the name ended there.
     """
-    found = unquote(name.replace("%25", "%2525").replace("%2F", "%252F"))
+    found = unquote(name.replace("%2F", "%252F"))
     return printable(name if "\ufffd" in found else found)
 
 
