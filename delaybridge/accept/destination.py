@@ -32,7 +32,7 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
     name of an exchange, write a slash as `%2F` and a per cent sign as `%25`.
     """
     if not isinstance(text, str) or not text:
-        raise _bad("empty; write BROKER:ADDRESS")
+        raise _bad(f"got {quoted(text)}; write BROKER:ADDRESS")
     broker, colon, address = text.partition(":")
     if not colon:
         raise _bad(f"{quoted(text)} has no colon: BROKER:ADDRESS")

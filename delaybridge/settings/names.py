@@ -59,8 +59,10 @@ def near(path: KeyPath, known: list[KeyPath]) -> str:
     path = tuple(key[:_SHOWN_CHARS] for key in path)
     if dotted(path) in names:
         return "; write it without quotes"
+    sections = nearest(path[0], {each[0] for each in known}, cutoff=0.8) if len(path) == 1 else []
     found = (
-        [name for name, each in names.items() if each[-1] == path[-1]]
+        sections
+        or [name for name, each in names.items() if each[-1] == path[-1]]
         or [name for name, each in names.items() if "_".join(each) == "_".join(path)]
         or nearest(dotted(path), names, 3)
     )

@@ -157,6 +157,8 @@ def kind_of(url: str) -> str:
 
 def kinds_of(brokers: Mapping[str, str]) -> dict[str, str]:
     """Name -> kind of these brokers; ConfigError if no publisher provides one."""
+    if not isinstance(brokers, Mapping):
+        raise ConfigError('brokers: give names and URLs, as {"rabbitmq": "amqp://HOST"}')
     try:
         return {name: kind_of(url) for name, url in brokers.items()}
     except ValueError as exc:

@@ -73,6 +73,11 @@ def test_a_client_and_its_parts_say_what_they_are() -> None:
     assert {"cancel", "dead", "destinations", "topics", "recurring", "stats"} <= {*dir(client)}
 
 
+def test_brokers_that_are_no_mapping_are_refused_with_an_example() -> None:
+    with pytest.raises(ConfigError, match='brokers: give names and URLs, as {"rabbitmq"'):
+        Client("redis://h", brokers="amqp://h")  # type: ignore[arg-type]
+
+
 def test_an_annex_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match="needs the package delaybridge.nowhere"):
         annex("nowhere.stats")

@@ -27,6 +27,7 @@ from delaybridge.times import delay_ms
 
 HINT = re.compile(r"did you mean [`']?(.+?)[`']?\?")
 KEYS = [path for path, *_ in fields_of(Settings)]
+SECTIONS = [*dict.fromkeys(path[0] for path in KEYS)]
 
 
 def said(call: Callable[..., Any], *args: Any) -> str:
@@ -70,8 +71,8 @@ PLACES: dict[str, tuple[Callable[[str], str], Known]] = {
         ["linger.ms", "acks", "client.id"],
     ),
     "key": (
-        lambda name: "" if (path := tuple(name.split("."))) in KEYS else near(path, KEYS),
-        [dotted(path) for path in KEYS if path != BROKERS],
+        lambda name: "" if name in SECTIONS else near(tuple(name.split(".")), KEYS),
+        [*SECTIONS, *(dotted(path) for path in KEYS if path != BROKERS)],
     ),
     "variable": (
         lambda name: "" if name in map(variable, KEYS) else near_variable(name, KEYS),
@@ -147,3 +148,8 @@ def test_a_value_of_another_type_is_told_in_words_of_json(
 
 def test_a_key_of_a_section_is_not_its_own_hint() -> None:
     assert near(("redis.url",), KEYS) == "; write it without quotes"
+
+
+def test_a_section_in_other_letters_is_told_as_a_section() -> None:
+    assert near(("broker",), KEYS) == "; did you mean brokers?"
+    assert near(("Redis",), KEYS) == "; did you mean redis?"

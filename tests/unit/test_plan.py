@@ -91,7 +91,7 @@ def test_equal_plans_have_equal_bytes_however_they_were_given() -> None:
         ({"base_ms": 0}, "retry.base_ms", "got 0; give whole milliseconds from 1 to 86400000"),
         ({"jitter": float("inf")}, "retry.jitter", "from 0 to 1"),
         ({"jitter": -0.1}, "retry.jitter", "from 0 to 1"),
-        ({"dead_letter": 5}, "retry.dead_letter", "empty; write BROKER:ADDRESS"),
+        ({"dead_letter": 5}, "retry.dead_letter", "got 5; write BROKER:ADDRESS"),
         ({"dead_letter": "nowhere:x"}, "retry.dead_letter", "no broker is named 'nowhere'"),
         ({"dead_letter": "kafka:failed"}, "retry.dead_letter", "give one of kind rabbitmq"),
         ({"dead_letter": "rabbitmq:orders/close"}, "retry.dead_letter", "the destination itself"),

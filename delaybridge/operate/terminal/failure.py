@@ -139,7 +139,7 @@ def _usage(exc: click.ClickException) -> Failure:
     if isinstance(exc, click.BadParameter) and exc.param is not None:
         name = exc.param.opts[0]
         field = name if name.startswith("-") else exc.param.human_readable_name.strip("[].")
-        message = exc.message or message
+        message = (exc.message or message).replace("a valid integer range", "a whole number")
     remedy = f"See: {ctx.command_path if ctx else 'delaybridge'} --help"
     if isinstance(exc, click.NoSuchOption) and ctx is not None:
         if any(field in param.opts for param in ctx.find_root().command.params):

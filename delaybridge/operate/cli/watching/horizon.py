@@ -24,7 +24,7 @@ _PLACE = "Only this destination, exchange (rabbitmq:orders) or broker; of many a
 
 
 @click.command("horizon", cls=Command)
-@option("--for DURATION", "How far to look ahead.", to="span", default="1h")
+@option("--for --span DURATION", "How far to look ahead.", to="span", default="1h")
 @option("--step DURATION", "Time per bar. [default: a sixtieth]")
 @option("--destination D", _PLACE)
 @pass_call
