@@ -108,6 +108,18 @@ MUTANTS = [
         "tests/unit/test_web_tokens.py",
     ),
     Mutant(
+        "console: a filter of nothing", "delaybridge/serve/api/messages/bulk.py",
+        "not any(getattr(wanted, each) for each in _CHOOSING)", "False",
+        "a page discards every message when no filter is set",
+        "tests/integration/test_console_messages.py",
+    ),
+    Mutant(
+        "console: each refresh is a reading", "delaybridge/serve/shared/audit.py",
+        "        seen[who] = now_s\n", "",
+        "a page that is left open pushes all other readers out of the audit",
+        "tests/integration/test_console_messages.py",
+    ),
+    Mutant(
         "web: bare cells", "delaybridge/serve/api/messages/paging.py",
         "csv.writer(text, quoting=csv.QUOTE_ALL)", "csv.writer(text)",
         "a spreadsheet that splits at semicolons runs a formula",
