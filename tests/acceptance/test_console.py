@@ -177,6 +177,8 @@ async def test_the_demo_is_seen_live(program: Browser) -> None:
                 while b"worker w3 started" not in await demo.stdout.readline():
                     pass
             await expect(page.locator("#live, main").first).to_contain_text("w3")
+            told = page.locator("#alerts .warning", has_text="demo: w1 was killed on purpose")
+            await expect(told).to_be_visible()
             await opened(page, "/workers")
             await expect(page.locator("main table").first).not_to_contain_text("w1")
         if PICTURES:
