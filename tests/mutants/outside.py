@@ -108,6 +108,19 @@ MUTANTS = [
         "tests/unit/test_web_tokens.py",
     ),
     Mutant(
+        "tail: the first ids of a second", "delaybridge/worker/eventlog.py",
+        "self.ids, self.step = self.ids[::2], 2 * self.step",
+        "self.ids, self.step = self.ids[:25], 2 * self.step",
+        "the messages named are those of the first moment",
+        "tests/unit/test_tail.py",
+    ),
+    Mutant(
+        "tail: ids for the log", "delaybridge/worker/eventlog.py",
+        "most_ids: int = 0", "most_ids: int = 50",
+        "each batch costs what only a listener needs, and logs grow",
+        "tests/unit/test_tail.py",
+    ),
+    Mutant(
         "console: a filter of nothing", "delaybridge/serve/api/messages/bulk.py",
         "not any(getattr(wanted, each) for each in _CHOOSING)", "False",
         "a page discards every message when no filter is set",

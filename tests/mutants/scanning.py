@@ -344,19 +344,6 @@ MUTANTS = [
         "tests/unit/test_tail.py",
     ),
     Mutant(
-        "tail: the first ids of a second", "delaybridge/worker/eventlog.py",
-        "self.ids, self.step = self.ids[::2], 2 * self.step",
-        "self.ids, self.step = self.ids[:25], 2 * self.step",
-        "the messages named are those of the first moment",
-        "tests/unit/test_tail.py",
-    ),
-    Mutant(
-        "tail: ids for the log", "delaybridge/worker/eventlog.py",
-        "most_ids: int = 0", "most_ids: int = 50",
-        "each batch costs what only a listener needs, and logs grow",
-        "tests/unit/test_tail.py",
-    ),
-    Mutant(
         "metrics: a value at a bound", "delaybridge/histogram.py",
         "self.counts[bisect_left(self.bounds, value)] += 1",
         "self.counts[bisect_right(self.bounds, value)] += 1",
