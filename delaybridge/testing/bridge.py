@@ -36,6 +36,7 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 T = TypeVar("T")
+_PATIENCE_S = 60  # its scripts are slower than those of Redis
 Callback = Callable[[DeliveredMessage], Any]
 
 
@@ -75,7 +76,9 @@ class Bridge:
         self.settings = chosen.model_copy(update={
             "durability": "memory",
             "retry": chosen.retry.model_copy(update={"jitter": 0.0}),  # each run is the same
-            "redis": chosen.redis.model_copy(update={"url": SecretUrl(self.url)}),
+            "redis": chosen.redis.model_copy(
+                update={"url": SecretUrl(self.url), "timeout_s": _PATIENCE_S}
+            ),
         })  # fmt: skip
         kinds = kinds_of(self.settings.brokers) if self.settings.brokers else DEFAULT_KINDS
         self._arrivals = Arrivals(kinds, lambda: self._redis.now_ms)
@@ -109,6 +112,9 @@ class Bridge:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work on the bridge's own loop, which serves its Redis, too."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this bridge is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     # how code reaches it
@@ -121,6 +127,8 @@ class Bridge:
             "DELAYBRIDGE_REDIS__URL": self.url,
             "DELAYBRIDGE_NAMESPACE": self.settings.namespace,
             "DELAYBRIDGE_DURABILITY": "memory",
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(_PATIENCE_S),
+            "DELAYBRIDGE_LEASE__TTL_MS": str(10_000 * _PATIENCE_S),  # it must be longer
             **{f"DELAYBRIDGE_BROKERS__{name.upper()}": str.__str__(url) for name, url in brokers},
         }
 

@@ -58,7 +58,9 @@ class Arrivals:
 
     def fail(self, place: str, times: int | None, error: str) -> None:
         """Refuse that many deliveries to the place; None: all from now on; 0: none any more."""
-        outcome = Outcome(Verdict.REFUSED, error, Fault.MESSAGE, answered=True)
+        if times is not None and times < 0:
+            raise ValueError(f"times: {times}; give 0 or more, or None for all")
+        outcome = Outcome(Verdict.REFUSED, str(error), Fault.MESSAGE, answered=True)
         self._failures[self.place(place)] = times, outcome
 
     def answer_to(self, delivery: Delivery) -> Outcome:

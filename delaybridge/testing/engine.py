@@ -65,10 +65,12 @@ class Engine:
 
     async def run(self, until_ms: int) -> bool:
         """Deliver what is due next, if it is by then. Whether nothing was; the clock ends there."""
-        known = len(self._arrivals.all)
+        known, runs_ms = len(self._arrivals.all), 0
         if await self._open():
             while True:
-                next_ms = min(await self._make_runs(), await self._passes())
+                if runs_ms <= self._redis.now_ms:
+                    runs_ms = await self._make_runs()
+                next_ms = min(runs_ms, await self._passes())
                 if len(self._arrivals.all) > known:
                     return False
                 if next_ms > until_ms:

@@ -24,6 +24,7 @@ from delaybridge.store.protocol.scripts import scripts
 _INFO = b"redis_version:8.0.0\r\nrun_id:%b\r\nrole:master\r\nused_memory:1000000\r\n" % (b"0" * 40)
 _INFO += b"maxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
 _SIZES = {"I1": "B", "I2": "H", "I4": "I", "I8": "Q", "c4": "4s"}  # as Lua and Python write them
+_PIECE_BYTES = 4096  # its parser copies what is left of a piece after each word
 _STRANGER = [-1]  # the answer of a bucket that is new: the call is made again
 
 
@@ -50,6 +51,7 @@ class MemoryRedis(FakeServer):
         for name, functions in libraries.items():
             lua.globals()[name] = lua.table_from(functions)
             self._lua_expected_globals.add(name)
+        lua.globals()[b"collectgarbage"] = lambda: None  # else all of it after each script
 
     async def listen(self) -> str:
         """The URL at which it listens from now on, on the running loop."""
@@ -82,18 +84,26 @@ class _Connection(FakeSocket, asyncio.Protocol):
         super().__init__(redis, 0, client_class=FakeRedis)
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self._transport, self._unsent = transport, bytearray()
         self._redis.transports.add(transport)
 
     def data_received(self, data: bytes) -> None:
-        self.sendall(data)
+        for at in range(0, len(data), _PIECE_BYTES):
+            self.sendall(data[at : at + _PIECE_BYTES])
 
     def connection_lost(self, error: Exception | None) -> None:
         self._redis.transports.discard(self._transport)
         self.close()
 
     def put_response(self, msg: Any) -> None:
-        self._transport.write(encode_reply(msg, self._client_info.protocol_version))
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += encode_reply(msg, self._client_info.protocol_version)
+
+    def _flush(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(bytes(self._unsent))
+        self._unsent.clear()
 
     @command((), (bytes,))
     def info(self, *_sections: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge import MessageError
+from delaybridge import Message, MessageError
 from delaybridge.testing import Bridge
 from tests.rigs.lean_python import ROOT
 from tests.rigs.pages import blocks
@@ -195,3 +195,21 @@ def test_the_command_line_reaches_it(bridge: Bridge) -> None:
     assert ran.returncode == 0, ran.stderr
     bridge.advance("1h")
     assert [each.body for each in bridge.delivered()] == [b"x"]
+
+
+def test_many_calls_at_once_are_answered_though_scripts_are_slower_here(bridge: Bridge) -> None:
+    client = bridge.client()
+    client.schedule_many([Message("kafka:a", b"", delay=1, id=f"{n}") for n in range(3000)])
+    assert client.cancel_many([f"{n}" for n in range(50)]) == ["cancelled"] * 50
+    bridge.advance(1)
+    assert len(bridge.delivered()) == 2950
+
+
+def test_wrong_arguments_and_a_closed_bridge_say_so(bridge: Bridge) -> None:
+    bridge.close()
+    with pytest.raises(RuntimeError, match="this bridge is closed"):
+        bridge.advance(1)
+    with pytest.raises(ValueError, match="0 or more"):
+        bridge.fail("kafka:a", times=-1)
+    with pytest.raises(MessageError, match="span: negative_delay"):
+        bridge.advance(-1)
