@@ -45,15 +45,21 @@ class OperatorShell:
 
     def write(self, *settings: str) -> None:
         """The settings file, from now on."""
-        (self.folder / "delaybridge.toml").write_text("\n".join([*settings, ""]))
+        file = self.folder / "delaybridge.toml"
+        file.write_text("\n".join([*settings, ""]))
+        file.chmod(0o600)  # it has passwords
 
     def install(self, node: RabbitMQNode) -> None:
-        """Put the broker's own command lines on the path."""
-        for name in ("rabbitmqadmin",):
-            program = shlex.join(node._in_root([f"/usr/bin/{name}"]))
-            file = self.folder / "bin" / name
-            file.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
-            file.chmod(0o755)
+        """Put the broker's `rabbitmqadmin` on the path, and the library that it needs beside it.
+
+        Not run in the node's own root folder, which has no certificates.
+        """
+        (library,) = sorted((node.root / "usr/lib").glob("*/libmimalloc.so.3"))[:1]
+        (self.folder / "bin" / library.name).symlink_to(library.resolve())
+        file = self.folder / "bin" / "rabbitmqadmin"
+        program = shlex.quote(str(node.root / "usr/bin/rabbitmqadmin"))
+        file.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={self.folder}/bin exec {program} "$@"\n')
+        file.chmod(0o755)
 
     def run(self, command: str) -> Result:
         """Paste it, and wait until it ends."""
