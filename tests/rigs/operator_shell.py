@@ -17,7 +17,7 @@ from tests.rigs.fleet import ROOT
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.rabbitmq import RabbitMQNode
 
-LOOK_S = 0.5  # between two looks: each is a process
+LOOK_S = 1.0  # between two looks: each is a process
 FOR_EVER = re.compile(r"delaybridge (scan|ingest|front|serve)\b")  # commands that stay
 
 
@@ -117,11 +117,12 @@ class OperatorShell:
     def becomes_green(self) -> dict[str, Mapping[str, str]]:
         """The notes of `health`, once it exits with 0."""
 
-        def is_well() -> bool:
-            return self.health()[0] == 0
+        def notes() -> list[dict[str, Mapping[str, str]]]:
+            code, found = self.health()
+            return [found] if code == 0 else []
 
-        until(is_well, lambda: f"health is green, and not {self.health()}", interval_s=LOOK_S)
-        return self.health()[1]
+        said = lambda: f"health is green, and not {self.health()}"  # noqa: E731
+        return until(notes, said, interval_s=LOOK_S)[0]
 
     def doctor(self) -> dict[str, list[Mapping[str, str]]]:
         """What `doctor` finds, by its code."""

@@ -44,7 +44,7 @@ def _with(command: re.Pattern[str], options: Callable[[], str], remedy: str) -> 
 def _of_redis(url: str, node: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return _options({"-s": parts.path})
+        return _options({"-s": unquote(parts.path)})
     if "+" in parts.scheme:  # a Cluster, or Sentinels: the server that the finding is about
         host, _, port = node.split(",")[0].rpartition(":")
         return _options({"-h": host, "-p": port})
