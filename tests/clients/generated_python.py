@@ -13,10 +13,10 @@ from made.api.messages import (  # type: ignore[import-not-found]
     show_message,
 )
 from made.client import AuthenticatedClient  # type: ignore[import-not-found]
-from made.models import Batch, NewMessage, NewMessageHeadersType0, ProblemAnswer  # type: ignore
+from made.models import Batch, NewMessage, NewMessageHeaders, ProblemAnswer  # type: ignore
 
 api = AuthenticatedClient(base_url=sys.argv[1], token="none", raise_on_unexpected_status=True)
-headers = NewMessageHeadersType0.from_dict({"kind": "close"})
+headers = NewMessageHeaders.from_dict({"kind": "close"})
 message = NewMessage("memory:orders", delay="1h", body="{}", id="py/ä", headers=headers)
 made = schedule_message.sync(client=api, body=message)
 assert (made.id, made.result) == ("py/ä", "created"), made

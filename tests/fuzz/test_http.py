@@ -29,8 +29,8 @@ ENDLESS = {"/v1/events", "/live"}
 
 def _document() -> dict[str, Any]:
     """The description without tokens, which have tests of their own, and without what it says more
-    narrowly than the API refuses: integers of 64 bits, and each message of a batch, which is
-    refused by itself."""
+    narrowly than the API refuses: integers of 64 bits, headers, which may be pairs, and each
+    message of a batch, which is refused by itself."""
     found = description(
         # Pages for people are no part of the API.
         each
@@ -39,7 +39,10 @@ def _document() -> dict[str, Any]:
     )
     for operation in (one for path in found["paths"].values() for one in path.values()):
         del operation["security"]
-    found["components"]["schemas"]["Batch"]["properties"]["messages"]["items"] = {}
+    models = found["components"]["schemas"]
+    models["Batch"]["properties"]["messages"]["items"] = models["NewMessage"]["properties"][
+        "headers"
+    ] = {}
     return json.loads(json.dumps(found).replace('"format": "int64"', '"format": ""'))
 
 

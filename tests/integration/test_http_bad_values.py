@@ -143,6 +143,7 @@ BODIES = [
     *created("B10", '"body_base64": "H4sIAAAAAAAA/w=="'),
     *each("B", "none", '"body_": 1', code="unknown_field"),
     *each("B", "two", '"body": "x", "body_json": 1', code="body_ambiguous"),
+    *created("B null", '"body": "x", "body_json": null', '"body_base64": "", "body_json": null'),
 ]  # fmt: skip
 MANY = json.dumps({f"h{n}": "x" for n in range(65)})
 HEADERS = [

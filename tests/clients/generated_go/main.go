@@ -24,10 +24,7 @@ func run(ctx context.Context, url string) error {
 		return err
 	}
 	id, delay, body, priority := "go/ä", "1h", "{}", int64(3)
-	var headers delaybridge.NewMessage_Headers
-	if err := headers.FromNewMessageHeaders0(map[string]interface{}{"kind": "close"}); err != nil {
-		return err
-	}
+	headers := map[string]interface{}{"kind": "close"}
 	message := delaybridge.NewMessage{
 		Destination: "memory:orders", Delay: &delay, Body: &body, Id: &id, Priority: &priority, Headers: &headers,
 	}

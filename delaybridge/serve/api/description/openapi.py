@@ -21,6 +21,7 @@ _encode = msgspec.json.encode
 _REF = "#/components/schemas/{name}"
 _NULL = {"type": "null"}
 _SIZES = {"integer": "int64", "number": "double"}  # else 32 bits: too few for a time in ms
+_UNTOLD = {"format", "for"}  # with CSV an answer would be of two types; `for` is a reserved word
 _ARTICLE = re.compile(r"\b(?:an?|the) ")
 _PARAMETER = re.compile(r"{([a-z_]+)}")
 _ABOUT = """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
@@ -77,7 +78,9 @@ def _plain(schema: Any) -> Any:
 
 
 def _typed(made: dict[str, Any]) -> dict[str, Any]:
-    kinds = [kind for kind in made.get("anyOf", ()) if kind != _NULL]
+    kinds: list[dict[str, Any]] = [kind for kind in made.get("anyOf", ()) if kind != _NULL]
+    if [kind.get("type") for kind in kinds] == ["object", "array"]:  # pairs: few have such unions
+        return kinds[0]
     if len(kinds) == 1 and "type" in kinds[0]:  # it may be null
         del made["anyOf"]
         made |= kinds[0] | {"type": [kinds[0]["type"], "null"]}
@@ -179,7 +182,7 @@ def _in_query(
         return
     struct = components[schema_of[id(endpoint.query)]["$ref"].rpartition("/")[2]]
     for name, schema in struct["properties"].items():
-        if name == "format":  # CSV is for people: a client would get text or an object
+        if name in _UNTOLD:
             continue
         yield {
             "name": name,

@@ -82,6 +82,9 @@ class NewMessage(Due, kw_only=True):
         )  # fmt: skip
 
     def _content(self) -> bytes | None:
+        if self.body_json is not UNSET and memoryview(self.body_json) == memoryview(b"null"):
+            if (self.body, self.body_base64) != (UNSET, UNSET):
+                self.body_json = UNSET  # so some generated clients write a field that is not set
         given = [self.body, self.body_json, self.body_base64]
         if given.count(UNSET) != 2:
             code = "body_required" if given.count(UNSET) == 3 else "body_ambiguous"
