@@ -6,10 +6,12 @@ A mutation is a mistake that somebody might make in the product. Each must turn 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -305,6 +307,23 @@ def never_compare() -> None:
     Mending.look_further = look_further  # type: ignore[method-assign]
 
 
+def subscribe_once() -> None:
+    """A subscription that was lost is not made again."""
+    from delaybridge.store.redis.store import AsyncStore
+
+    subscription, subscribed = AsyncStore._subscription, set[int]()
+
+    @asynccontextmanager
+    async def once(self: Any, wire: Any) -> AsyncIterator[Any]:
+        if id(self) in subscribed:
+            await asyncio.Event().wait()
+        subscribed.add(id(self))
+        async with subscription(self, wire) as found:
+            yield found
+
+    AsyncStore._subscription = once  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Mutation:
     """what: the mistake. change: makes it. cells: those that must turn red, one is enough."""
@@ -357,6 +376,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "ingest-acks-first": Mutation(
         "ingest acknowledges before the store has the message", ingest_acks_first, ("F59",)
+    ),
+    "subscribed-once": Mutation(
+        "a worker whose wake-up connection was lost does not subscribe again",
+        subscribe_once,
+        ("F85",),
     ),
     "front-binds-as-asked": Mutation(
         "a front passes on the binds of a delayed exchange", bind_as_asked, ("F82",)

@@ -74,6 +74,24 @@ MUTANTS = [
         "tests/unit/test_outbox.py -k same_file",
     ),
     Mutant(
+        "outbox: a database that answers nothing", "delaybridge/ledger/sql/patient.py",
+        "time.monotonic() > until_s", "time.monotonic() > until_s + 3600",
+        "a firewall that forgets a connection stops the outbox for hours",
+        "tests/integration/test_outbox_database_fails.py -k dead",
+    ),
+    Mutant(
+        "outbox: a standby", "delaybridge/ledger/sql/engines.py",
+        '("25006", 1290, 1836)', "(1290, 1836)",
+        "after a fail-over the outbox asks the standby for ever",
+        "tests/integration/test_outbox_database_fails.py -k standby",
+    ),
+    Mutant(
+        "outbox: a deaf listener", "delaybridge/outbox/listener.py",
+        """connection.execute("SELECT 1")""", "pass",
+        "it never listens again, and each row waits for the next look",
+        "tests/integration/test_outbox_database_fails.py -k dead",
+    ),
+    Mutant(
         "outbox: a hard link", "delaybridge/ledger/sql/engines.py",
         "file.samefile(its)", "False",
         "the pump waits for itself for ever",

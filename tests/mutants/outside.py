@@ -6,6 +6,12 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "probes: only reads", "delaybridge/operate/metrics/health.py",
+        "yield from map(str, found.gauges.refused)", "pass",
+        "a bridge whose Redis takes no writes is called ready",
+        "tests/integration/test_refused_writes.py",
+    ),
+    Mutant(
         "web: an eleventh wrong token", "delaybridge/serve/access/throttle.py",
         "if record.failures <= _FAILURES:", "if record.failures < _FAILURES:",
         "the tenth wrong token is refused",

@@ -18,7 +18,7 @@ class FaultProxy:
     mode: "pass"; "blackhole" swallows both ways, "blackhole_up" what clients send,
     "blackhole_down" what the server answers; "hold_down" keeps what the server answers until the
     mode changes; "refuse" takes no new connection. `swallow_subscriptions` has those that exist
-    now go dead without a sign.
+    now go dead without a sign, `swallow_connections` all.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -53,6 +53,10 @@ class FaultProxy:
         """Pass on nothing more of the connections that subscribed; how many they are."""
         self._swallowed |= self._subscribers
         return len(self._subscribers)
+
+    def swallow_connections(self) -> None:
+        """Pass on nothing more of all that are open, as a firewall that has forgotten them."""
+        self._swallowed |= self._writers
 
     def reset(self) -> None:
         for writer in list(self._writers):
