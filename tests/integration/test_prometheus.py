@@ -270,18 +270,13 @@ def store_down(site: Site) -> None:
     site.redis.resume()
 
 
-def store_nearly_full(site: Site) -> None:
+def store_refuses(site: Site) -> None:
     with redis.Redis.from_url(site.redis.url) as plain:
-        plain.config_set("maxmemory", int(plain.info("memory")["used_memory"] * 1.1))
-        site.fires("DelaybridgeStoreNearlyFull")
-        plain.config_set("maxmemory", 0)
-
-
-def writes_refused(site: Site) -> None:
-    with redis.Redis.from_url(site.redis.url) as plain:
-        plain.config_set("min-replicas-to-write", 1)
-        site.fires("DelaybridgeStoreRefusesWrites")
-        plain.config_set("min-replicas-to-write", 0)
+        used = int(plain.info("memory")["used_memory"])
+        for name, value in (("maxmemory", int(used * 1.1)), ("min-replicas-to-write", 1)):
+            plain.config_set(name, value)
+            site.fires(f"Delaybridge{'StoreNearlyFull' if value > 1 else 'StoreRefusesWrites'}")
+            plain.config_set(name, 0)
 
 
 def given_up(site: Site) -> None:
@@ -384,8 +379,7 @@ CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
     overdue_and_broker_down: ("Overdue", "BrokerDown", "FrontCutOff"),
     killed: ("TargetDown", "NoWorker", "BucketsUnowned"),
     store_down: ("StoreDown",),
-    store_nearly_full: ("StoreNearlyFull",),
-    writes_refused: ("StoreRefusesWrites",),
+    store_refuses: ("StoreNearlyFull", "StoreRefusesWrites"),
     given_up: ("Buried", "Retrying"),
     late: ("Late",),
     clock_skew: ("ClockSkew",),

@@ -18,7 +18,7 @@ _WHY = re.compile(r"(MISCONF|NOREPLICAS|OOM|READONLY) .*", re.DOTALL)
 _CHARS = 200
 
 
-class Refused(NamedTuple):
+class RefusedWrites(NamedTuple):
     """A server that takes no writes. node: empty unless this is a Cluster. why: as it says."""
 
     node: str
@@ -28,7 +28,7 @@ class Refused(NamedTuple):
         return f"{self.node or 'redis'} takes no writes: {self.why}"
 
 
-def probes(buckets: Iterable[Bucket], placement: Placement) -> list[RedisCommand[Refused]]:
+def probes(buckets: Iterable[Bucket], placement: Placement) -> list[RedisCommand[RefusedWrites]]:
     """Ask each server that has buckets whether it takes writes."""
     first: dict[str, Bucket] = {}
     for bucket in buckets:
@@ -36,11 +36,11 @@ def probes(buckets: Iterable[Bucket], placement: Placement) -> list[RedisCommand
     return [registry.probe(bucket, partial(_read, node)) for node, bucket in first.items()]
 
 
-def refused(answers: Sequence[Refused | StoreError]) -> list[Refused]:
+def refused(answers: Sequence[RefusedWrites | StoreError]) -> list[RefusedWrites]:
     """Those that take none; of a server that does not answer, others say so."""
-    return [each for each in answers if isinstance(each, Refused) and each.why]
+    return [each for each in answers if isinstance(each, RefusedWrites) and each.why]
 
 
-def _read(node: str, reply: Any) -> Refused:
+def _read(node: str, reply: Any) -> RefusedWrites:
     found = _WHY.search(reply.decode(errors="replace"))
-    return Refused(node, printable(found[0].rstrip(".")[:_CHARS]) if found else "")
+    return RefusedWrites(node, printable(found[0].rstrip(".")[:_CHARS]) if found else "")

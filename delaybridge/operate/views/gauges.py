@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.operate.notices.refused_writes import Refused, probes, refused
+from delaybridge.operate.notices.refused_writes import RefusedWrites, probes, refused
 from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
 from delaybridge.operate.views.horizon import count_due
@@ -59,7 +59,7 @@ class Gauges(NamedTuple):
     horizon: Mapping[str, int] = {}
     retrying: Sequence[Retrying] = ()
     destinations: Sequence[DestinationCounts] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedWrites] = ()
 
 
 def read_gauges(

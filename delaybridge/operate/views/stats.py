@@ -11,7 +11,7 @@ from delaybridge.ingest.fronted import listed
 from delaybridge.ingest.routes import Route
 from delaybridge.operate.notices import announcements, damaged_lists, repairs
 from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
-from delaybridge.operate.notices.refused_writes import Refused, probes, refused
+from delaybridge.operate.notices.refused_writes import RefusedWrites, probes, refused
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.operate.views.bucket_counts import (
@@ -78,7 +78,7 @@ class Stats(NamedTuple):
     fronts: Sequence[announcements.FrontInfo] = ()
     fronted: Sequence[Route] = ()
     gone: Sequence[announcements.Gone] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedWrites] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
