@@ -42,14 +42,14 @@ const charts = (() => {
   });
   // One of powers of ten: a hundred and a million are both seen. It ends at the power above the highest.
   const powers = (_, all) => all.map(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
-  const above = value => 10 ** (Math.floor(Math.log10(value)) + 1);
+  const above = value => { let top = 1; while (top <= value) top *= 10; return top; };
   const logarithmic = (low, least, most = (_, __, high) => high ?? 0) => ({
     scales: { y: { distr: 3, range: (...seen) => [low, above(Math.max(least, most(...seen)))] } },
     axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
   });
 
   const options = (element, own) => ({
-    width: element.clientWidth, height: height(element), padding: [8, 12, 0, 0], tzDate: s => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
+    width: element.clientWidth, height: height(element), padding: [8, 30, 0, 0], tzDate: s => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
     cursor: { y: false, points: { size: 6 } }, legend: { show: true, live: true },
     ...own, ...ofBars(own),
   });
