@@ -256,6 +256,9 @@ def test_a_destination_whose_messages_are_estimated_says_so(
     listed = run("destination", "ls")
     assert "~" in listed.out and "estimated" in listed.err
     assert run("--json", "destination", "ls").objects[0]["error"]
+    for command in ("destination pause kafka:aa", "message cancel --yes --destination kafka:aa"):
+        done = run(*command.split())
+        assert (done.code, "did you mean 'kafka:a'?" in done.err) == (0, True), "some may be hidden"
 
 
 def test_without_rules_no_worker_is_said_to_ignore_them(

@@ -65,6 +65,11 @@ class Place(NamedTuple):
         return next(((place, rule.paused_ms) for place, rule in paused), None)
 
     @property
+    def is_seen(self) -> bool:
+        """Whether there are messages among those that were read, or trouble."""
+        return any(tally.messages for tally in self[1:5]) or bool(self.trouble or self.retrying)
+
+    @property
     def state(self) -> str:
         """`paused`, `trouble`, `retrying`, `limited` or `ok`."""
         if self.paused_by:
@@ -101,8 +106,8 @@ class Places(NamedTuple):
 
     now_ms: Redis' clock. more: how many others have messages, and fewer of them. odd: place -> what
     of its rule is ignored, and why. ignoring: the workers of a version that knows no rules.
-    damaged: whether a bucket could not be counted: see doctor. near: of one place that has no
-    message, a name that is like it and has messages or a rule.
+    damaged: whether a bucket could not be counted: see doctor. near: of one place without a message
+    among those read, a name that is like it and has messages or a rule.
     """
 
     now_ms: int
@@ -115,8 +120,7 @@ class Places(NamedTuple):
 
     def is_empty(self, place: Place) -> bool:
         """Whether no message to a place is there. Estimates and damage may hide some: False."""
-        may_wait = any(any(tally) for tally in place[1:5]) or place.trouble or place.retrying
-        return not (self.damaged or may_wait)
+        return not (self.damaged or place.is_seen or any(tally.error for tally in place[1:5]))
 
     @property
     def is_unused(self) -> bool:
@@ -129,7 +133,8 @@ class Places(NamedTuple):
         """Says so, as `kafka:ordres: no message and no rule there; did you mean 'kafka:orders'?`"""
         name, near = self.places[0].place, self.near
         meant = f"did you mean {quoted(near)}?" if near else "see: delaybridge destination ls"
-        return f"{name}: no message and no rule there; {meant}"
+        what = "no message and no rule there" if self.is_unused else "no message seen there"
+        return f"{name}: {what}; {meant}"
 
 
 def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places]:
@@ -173,12 +178,12 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
 def _with_near(
     found: Places, kinds: Iterable[str], living: Sequence[WorkerInfo], used: set[str]
 ) -> Places:
-    """One place that is empty, with a name that is like it; MessageError if it cannot exist."""
+    """One place, if nothing is seen there with a name like it; MessageError if it cannot exist."""
     (place,) = found.places
-    if not found.is_empty(place):
+    if place.is_seen:
         return found
     near = nearest(place.place, used - {place.place})
-    if found.is_unused:
+    if place.rule == Rule():
         _check_broker(place.place, kinds, living, near)
     return found._replace(near=near)
 

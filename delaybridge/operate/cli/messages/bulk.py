@@ -148,6 +148,8 @@ def _check_used(sweep: Sweep, targets: Targets) -> None:
     if targets.destination is not None:
         if (found := sweep.client.destinations(targets.destination)).is_unused:
             raise Failure(Exit.NOT_FOUND, "unused", "destination", found.unused_text)
+        if found.near:
+            sweep.call.note(found.unused_text)
 
 
 def _pages(sweep: Sweep, targets: Targets) -> Iterator[Sequence[Named]]:

@@ -44,7 +44,12 @@ def show_page(
         call.note(f"--limit is capped to {PAGE_LIMIT}; continue with --cursor")
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
-        page = client.run(lambda calls: page_of(calls, **query, partial=True))
+        try:
+            page = client.run(lambda calls: page_of(calls, **query, partial=True))
+        except delaybridge.MessageError as exc:
+            if exc.code == "unknown_destination":
+                client.destinations(query["destination"])  # raises, with one that is like it
+            raise
         now_ms = call.now_ms(client)
         is_empty = not (page.items or page.cursor or page.unseen)
         why = _why_none(client, query) if is_empty else ""

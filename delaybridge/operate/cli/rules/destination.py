@@ -245,7 +245,7 @@ def _steer(
     Unless it is `new`, an exchange, topic or queue without a message and a rule is refused.
     """
     with call.client(remedy="run the command again") as client:
-        if not new and ":" in destination:
+        if not new:
             _check_used(client, destination)
         rule = change(client)
         found = None
@@ -269,7 +269,7 @@ def _check_used(client: delaybridge.Client, destination: str) -> None:
     """Failure if a destination has no message and no rule, as after a typing error."""
     with suppress(delaybridge.StoreError):  # it does not hinder the change
         found = client.destinations(destination)
-        if found.is_unused:
+        if found.is_unused and ":" in destination:
             hint = "to set the rule before its first message, add --new"
             raise Failure(Exit.REFUSED, "unused", "destination", found.unused_text, hint)
 
@@ -357,7 +357,7 @@ def _show_notes(call: Invocation, found: Places) -> None:
         call.note(f"~: estimated from a sample; off by up to {error:,} (95 of 100 cases)")
     for place, what in found.odd.items():
         call.note(f"warning: ignored in the rule of {place}: {what}")
-    if len(found.places) == 1 and found.is_unused:
+    if len(found.places) == 1 and (found.near or found.is_unused):
         call.note(found.unused_text)
     if found.damaged:
         call.note("warning: not everything could be read; see: delaybridge doctor")
