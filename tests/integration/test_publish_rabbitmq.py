@@ -233,12 +233,15 @@ class TestRights:
             assert sink.verdicts(good) == {Verdict.CONFIRMED}
 
     async def test_a_wrong_password_is_not_shown(self, rig: RabbitMQRig) -> None:
-        with pytest.raises(
-            PublishUnavailable, match="login_refused: the broker refused user guest"
-        ) as caught:
+        refused = "login_refused: the broker refused user guest$"
+        with pytest.raises(PublishUnavailable, match=refused):
             async with rig.connected(url=rig.url().replace("guest:guest", "guest:s3cret")):
                 pass
-        assert "s3cret" not in str(caught.value)
+
+    async def test_a_vhost_that_is_missing_is_named(self, rig: RabbitMQRig) -> None:
+        with pytest.raises(PublishUnavailable, match="vhost_refused: vhost nope not found$"):
+            async with rig.connected(url=rig.url().replace("%2F", "nope")):
+                pass
 
 
 class TestAlarm:

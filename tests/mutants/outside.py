@@ -266,4 +266,22 @@ MUTANTS = [
         "a wrong number of buckets is found when a worker starts",
         "tests/integration/test_golden.py -k doctor",
     ),
+    Mutant(
+        "gone: a process keeps its expiry", "lua/announce.lua",
+        "'-' .. over[i + 1]", "over[i + 1]",
+        "a clock that is set back revives workers that are gone",
+        "tests/integration/test_gone.py",
+    ),
+    Mutant(
+        "troubles: a remedy without its server", "delaybridge/operate/troubles/addressed.py",
+        "    return found._replace(remedy=remedy)", "    return found",
+        "a pasted redis-cli changes the Redis of this host",
+        "tests/integration/test_remedies.py -k address",
+    ),
+    Mutant(
+        "link: who speaks another protocol is not asked", "delaybridge/amqp/stranger.py",
+        "    if found := speaker(await _answer(host, port, _PING)):\n        return found\n", "",
+        "Redis' port as RabbitMQ's is told as a time-out",
+        "tests/unit/test_stranger.py",
+    ),
 ]  # fmt: skip

@@ -1,0 +1,73 @@
+"""What answers where another server should, without any of these servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.exceptions import InvalidResponse
+
+from delaybridge.amqp.stranger import speaker, stranger
+from delaybridge.store.redis.errors import translate
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[int]:
+    """A server that answers the first bytes of each connection, and closes it; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(await reader.read(100)))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        (b"AMQP\0\0\x09\x01", "RabbitMQ"),
+        (b"+PONG\r\n", "Redis"),
+        (b"-NOAUTH Authentication required.\r\n", "Redis"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "a web server (HTTP)"),
+        (b"\x15\x03\x03\0\x02\x02F", "TLS"),
+        (b"220 mail.example.com ESMTP", ""),
+        (b"", ""),
+    ],
+)
+async def test_a_server_is_known_by_what_it_answers(reply: bytes, name: str) -> None:
+    assert speaker(reply) == name
+    async with answering(lambda asked: reply if asked == b"PING\r\n" else b"") as port:
+        assert await stranger("127.0.0.1", port) == name
+
+
+async def test_a_kafka_is_known_by_the_answer_to_its_own_request() -> None:
+    def kafka(asked: bytes) -> bytes:
+        is_request = int.from_bytes(asked[:4]) == len(asked) - 4  # else it closes the connection
+        return b"\0\0\1\0" + asked[8:12] + b"\0\0" if is_request else b""
+
+    async with answering(kafka) as port:
+        assert await stranger("127.0.0.1", port) == "Kafka"
+
+
+async def test_where_nothing_listens_no_server_is_named() -> None:
+    async with answering(lambda _: b"") as port:
+        pass
+    assert await stranger("127.0.0.1", port) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ('Protocol error, got "A" as reply type byte', "RabbitMQ"),
+        ("Protocol Error: b'AMQP\\x00\\x00\\t\\x01'", "RabbitMQ"),
+        ('Protocol error, got "H" as reply type byte', "a web server"),
+        ('Protocol error, got "J" as reply type byte', "another server"),
+    ],
+)
+def test_a_store_that_is_no_redis_is_named(said: str, name: str) -> None:
+    text = f"redis: {name} answers there, not Redis: check redis.url"
+    assert str(translate(InvalidResponse(said))) == text
