@@ -284,4 +284,16 @@ MUTANTS = [
         "Redis' port as RabbitMQ's is told as a time-out",
         "tests/unit/test_stranger.py",
     ),
+    Mutant(
+        "hints: the typed name", "delaybridge/errors.py",
+        "for each in known if each != text}", "for each in known}",
+        "a hint may name what was typed",
+        "tests/unit/test_hints.py -k never_given",
+    ),
+    Mutant(
+        "description: defaults", "delaybridge/serve/api/description/openapi.py",
+        'if word != "default"}', "}",
+        "types of openapi-typescript have every request give each field with a default",
+        "tests/integration/test_http_description.py -k words",
+    ),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from delaybridge.accept.destination import check_plan
 from delaybridge.amqp.encoding import PROPERTY_NAMES, encode_properties
-from delaybridge.errors import ConfigError, MessageError
+from delaybridge.errors import ConfigError, MessageError, nearest
 from delaybridge.ingest.instructions import INSTRUCTIONS, instructions, is_instruction
 from delaybridge.message import MessagePlan
 from delaybridge.publish import check_options
@@ -144,6 +144,11 @@ def test_a_value_of_another_type_is_told_in_words_of_json(
         as_type(msgspec.json.encode({"destination": "a", **body}), NewMessage)
     assert (refused.value.code, refused.value.at) == (code, f"$.{next(iter(body))}")
     assert says in refused.value.detail
+
+
+def test_the_typed_name_is_never_given_even_if_it_is_known() -> None:
+    assert nearest("span", ["span", "spam"]) == ["spam"]
+    assert nearest("span", ["span"]) == []
 
 
 def test_a_key_of_a_section_is_not_its_own_hint() -> None:
