@@ -17,6 +17,7 @@ from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.golden import DURATION
 from tests.rigs.waiting import DEADLINE_S, until_async
+from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
 
 
@@ -44,8 +45,12 @@ async def test_alerts_speak_the_language_of_their_page(redis_url: str, namespace
         for asked, text in (("zh-CN", chinese), ("de,en;q=0.5", english)):
             headers = {"accept-language": asked}
             page = (await client.get("/", headers=headers)).text
-            assert f'<p class="severe"><a href="/buckets">{text}</a></p>' in page
+            said = (
+                f'<p class="severe"><a href="/buckets">{text}</a> <code>delaybridge scan</code></p>'
+            )
+            assert said in page
             alert = {"level": "severe", "text": text, "path": "/buckets"}
+            alert |= {"code": "bucket_without_worker", "command": "delaybridge scan"}
             assert (await tick(client, **headers))["alerts"] == [alert]
         chosen = {"cookie": "delaybridge-language=zh", "accept-language": "en"}
         assert (await tick(client, **chosen))["alerts"][0]["text"] == chinese
@@ -68,7 +73,7 @@ async def test_a_paused_place_is_an_alert(http: httpx.AsyncClient) -> None:
     path = "/v1/destinations/kafka:orders:pause"
     assert (await http.post(path, headers={sessions.GUARD: "1"})).status_code == 200
     link = '<p class="warning"><a href="/destinations/kafka%3Aorders">'
-    said = rf"{link}kafka:orders is paused for {DURATION}, 0 messages wait</a></p>"
+    said = rf"{link}kafka:orders is paused for {DURATION}, 0 messages wait</a>"
     assert re.search(said, await alerts_of(http))
     told = (await tick(http))["alerts"][-1]
     assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
@@ -86,6 +91,8 @@ async def test_a_look_does_without_the_right_to_ask_for_memory(namespace: str) -
                 return "of maxmemory" in await alerts_of(client, renewed=True)
 
             await until_async(is_said, "the limit is seen")
+            command = f"redis-cli -h {LOOPBACK} -p {server.port} --user viewer CONFIG SET maxmemory"
+            assert command in await alerts_of(client)
             connection.execute_command(f"{right} -info")
 
             async def is_left_out() -> bool:

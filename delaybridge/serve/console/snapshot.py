@@ -25,6 +25,7 @@ from delaybridge.operate.views.stats import Stats, read_stats
 from delaybridge.serve.console.rendering import in_words, segment, spark
 from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.shared.site import Site
+from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.verbs import Steps, together
@@ -56,6 +57,7 @@ class Snapshot(NamedTuple):
     error: str = ""
     age_s: float = 0.0
     took_ms: float = 0.0
+    settings: Settings | None = None
 
     @property
     def is_old(self) -> bool:
@@ -67,7 +69,7 @@ class Snapshot(NamedTuple):
         """What is wrong, the worst first."""
         if self.stats is None:
             return []
-        return troubles(self.stats, self.memory)
+        return troubles(self.stats, self.memory, settings=self.settings)
 
     def tick(self, language: str) -> dict[str, Any]:
         """The numbers that change, and the alerts, for the open pages of this language."""
@@ -115,10 +117,10 @@ class Snapshots:
     sparks: of the fleet; store_sparks: of Redis.
     """
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, settings: Settings | None = None) -> None:
         """client: it may wait for Redis longer than those of programs: people rather wait than see
-        an error."""
-        self.client = client
+        an error. settings: remedies have the addresses of their servers."""
+        self.client, self._settings = client, settings
         self._last, self._at_s = Snapshot(), -1e9
         self._began_s = self._changed_s = -1e9  # the last snapshot; the last change by a page
         self._under_way: asyncio.Task[Snapshot] | None = None
@@ -214,7 +216,7 @@ class Snapshots:
             raise
         self._error = _SLOW
         now_s = time.monotonic()
-        found = found._replace(took_ms=(now_s - began_s) * 1e3)
+        found = found._replace(took_ms=(now_s - began_s) * 1e3, settings=self._settings)
         if began_s >= self._began_s:  # else another one began later, and ended before
             self._at_s, self._began_s, self._last = now_s, began_s, found
             if found.stats is not None:

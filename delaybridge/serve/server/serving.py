@@ -134,7 +134,7 @@ async def answer_on(
 
 def console_snapshots(settings: Settings) -> Snapshots:
     """For the console, which rather shows a slow Redis' numbers late than none."""
-    return Snapshots(AsyncClient.from_settings(answering_within(settings, _PAGE_S)))
+    return Snapshots(AsyncClient.from_settings(answering_within(settings, _PAGE_S)), settings)
 
 
 def site_of(
