@@ -240,9 +240,6 @@ def has_data(site: Site, expression: str) -> bool:
     return any(isfinite(float(each["value"][1])) for each in site.prometheus.query(bare))
 
 
-# the alerts
-
-
 def overdue_and_broker_down(site: Site) -> None:
     site.forget("worker")
     node, listen = (f"{LOOPBACK}:{free_port()}" for _ in range(2))
@@ -272,10 +269,10 @@ def store_down(site: Site) -> None:
 
 def store_refuses(site: Site) -> None:
     with redis.Redis.from_url(site.redis.url) as plain:
-        used = int(plain.info("memory")["used_memory"])
-        for name, value in (("maxmemory", int(used * 1.1)), ("min-replicas-to-write", 1)):
+        full = "maxmemory", int(plain.info("memory")["used_memory"] * 1.1), "StoreNearlyFull"
+        for name, value, alert in (full, ("min-replicas-to-write", 1, "StoreRefusesWrites")):
             plain.config_set(name, value)
-            site.fires(f"Delaybridge{'StoreNearlyFull' if value > 1 else 'StoreRefusesWrites'}")
+            site.fires(f"Delaybridge{alert}")
             plain.config_set(name, 0)
 
 

@@ -33,6 +33,7 @@ LATE_MS, RETRYING_MS = 5000, 15_000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
 _TOLD_MS = 60_000  # who was killed on purpose is told for so long
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
+_FORGOTTEN_MS = 86_400_000  # a pause
 _NAMED = 3  # paused places, workers
 _SERIES = "}:series"
 # First word of a reason -> the trouble; of other words the messages are `retrying`, or `parked`.
@@ -285,11 +286,15 @@ def _of_rules(stats: Stats, places: Places | None) -> Iterator[Finding]:
 def _paused(each: Paused, now_ms: int) -> Finding:
     """`rabbitmq:orders is paused for 2h05m, 1,234 messages wait`."""
     told: dict[str, Any] = {"place": each.place, "messages": tally_text(each.waiting)}
-    said = Sentence("{place} is paused, {messages} messages wait", told)
-    if each.since_ms is not None:
-        told |= {"time": roughly(max(0, now_ms - each.since_ms))}
-        said = Sentence("{place} is paused for {time}, {messages} messages wait", told)
-    return trouble("destination_paused", said, **told)
+    if each.since_ms is None:
+        said = Sentence("{place} is paused, {messages} messages wait", told)
+        return trouble("destination_paused", said, **told)
+    age_ms = max(0, now_ms - each.since_ms)
+    told["time"] = roughly(age_ms)
+    said = Sentence("{place} is paused for {time}, {messages} messages wait", told)
+    # Whoever paused it just now needs no reminder.
+    remedy = "" if age_ms < _FORGOTTEN_MS else None
+    return trouble("destination_paused", said, remedy=remedy, **told)
 
 
 def _listed(names: Sequence[object]) -> str:
