@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from delaybridge import Message, MessageError
 from delaybridge.testing import Bridge
@@ -78,8 +79,12 @@ def test_each_call_has_a_millisecond_so_equal_delays_keep_the_order_of_the_calls
     assert ids(bridge) == ["now", "z", "y", "x"]
     due = [each.due - began for each in bridge.delivered()[1:]]
     assert [each.total_seconds() for each in due] == [900.0, 900.001, 900.002]
+    assert client.get("x") is None  # settled, though the clock has not moved on
+    client.schedule("kafka:orders", b"", delay="1s", id="after")
+    bridge.advance("1s")
+    assert ids(bridge)[-1] == "after"
     bridge.advance_to("2029-01-01T00:00:00Z")  # past: nothing happens
-    assert (bridge.now - began).total_seconds() == 900.004
+    assert (bridge.now - began).total_seconds() == 901.005
 
 
 def test_recurring_messages_and_a_year_pass_in_their_order(bridge: Bridge) -> None:
@@ -146,13 +151,15 @@ def test_a_callback_that_raises_ends_the_advance_and_the_next_one_goes_on(bridge
         if message.id == "bad":
             raise KeyError("bad")
 
+    seen: list[str] = []
+    bridge.on("kafka", lambda message: seen.append(message.id))
     bridge.on("kafka", consume)
     for id in ("bad", "good"):
         client.schedule("kafka:a", b"", delay=1, id=id)
     with pytest.raises(KeyError):
         bridge.advance("1m")
     bridge.advance("1m")
-    assert ids(bridge) == ["bad", "good"]
+    assert ids(bridge) == seen == ["bad", "good"]
 
 
 def test_what_drop_ins_send_at_once_and_later_is_delivered(
@@ -213,3 +220,14 @@ def test_wrong_arguments_and_a_closed_bridge_say_so(bridge: Bridge) -> None:
         bridge.fail("kafka:a", times=-1)
     with pytest.raises(MessageError, match="span: negative_delay"):
         bridge.advance(-1)
+
+
+def test_what_redis_forgets_after_a_while_is_forgotten_after_as_much_time(bridge: Bridge) -> None:
+    with redis.Redis.from_url(bridge.url) as raw:
+        raw.set("key", "x", ex=60)
+        bridge.client().schedule("kafka:a", b"", delay="1h")
+        bridge.advance("59s")
+        assert raw.get("key") == b"x"
+        assert raw.time()[0] == int(bridge.now.timestamp())
+        bridge.advance("2s")
+        assert raw.get("key") is None
