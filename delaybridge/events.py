@@ -33,6 +33,15 @@ class Named(Protocol):
     id: str
 
 
+class _Failure(Struct, frozen=True, kw_only=True):
+    """What became of messages that were not delivered."""
+
+    destination: str
+    messages: int
+    reason: str
+    copies: Sequence[Named] = ()
+
+
 class LeaseAcquired(Event, frozen=True, kw_only=True):
     """A worker took a bucket's lease, and put back the messages that dead sessions left.
 
@@ -153,39 +162,20 @@ class Settled(Event, frozen=True, kw_only=True):
     destinations: Mapping[str, int] = {}
 
 
-class PublishFailed(Event, frozen=True, kw_only=True):
+class PublishFailed(_Failure, Event, frozen=True, kw_only=True):
     """Publishes failed, or their outcome is unknown. The messages are parked or `Retried`."""
 
-    destination: str
-    messages: int
-    reason: str
 
-
-class Retried(Event, frozen=True, kw_only=True):
+class Retried(_Failure, Event, frozen=True, kw_only=True):
     """Publishes failed, or their outcome is unknown. The messages wait for their back-off."""
 
-    destination: str
-    messages: int
-    reason: str
-    copies: Sequence[Named] = ()
 
-
-class Buried(Event, frozen=True, kw_only=True):
+class Buried(_Failure, Event, frozen=True, kw_only=True):
     """Messages moved to the dead set."""
 
-    destination: str
-    messages: int
-    reason: str
-    copies: Sequence[Named] = ()
 
-
-class DeadLettered(Event, frozen=True, kw_only=True):
+class DeadLettered(_Failure, Event, frozen=True, kw_only=True):
     """Dead messages are published to the dead-letter destination; if that fails, `Buried`."""
-
-    destination: str
-    messages: int
-    reason: str
-    copies: Sequence[Named] = ()
 
 
 class DeadDropped(Event, frozen=True, kw_only=True):
@@ -194,13 +184,8 @@ class DeadDropped(Event, frozen=True, kw_only=True):
     messages: int
 
 
-class Dropped(Event, frozen=True, kw_only=True):
+class Dropped(_Failure, Event, frozen=True, kw_only=True):
     """At-most-once messages were deleted after a failed publish: they are never repeated."""
-
-    destination: str
-    messages: int
-    reason: str
-    copies: Sequence[Named] = ()
 
 
 class CircuitOpened(Event, frozen=True, kw_only=True):

@@ -39,13 +39,7 @@ from delaybridge.settings.sections import (
     Tenants,
 )
 from delaybridge.settings.sources import MOST_EXPLAINED
-from delaybridge.settings.urls import (
-    SecretUrl,
-    cautions,
-    check_broker_url,
-    has_secret,
-    is_loopback,
-)
+from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret, is_loopback
 
 _SOURCES = "_sources"  # the argument by which `load` passes them
 LOW_HEARTBEAT_S = 5

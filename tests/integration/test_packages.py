@@ -127,7 +127,9 @@ def test_the_table_of_this_file_has_every_command() -> None:
     found = {
         leaf
         for name, (module, _) in COMMANDS.items()
-        for leaf in leaves(getattr(import_module(f"delaybridge.operate.{module}"), name), name)
+        for leaf in leaves(
+            getattr(import_module(f".{module}", "delaybridge.operate.cli"), name), name
+        )
     }
     assert found == {*ROWS}
 

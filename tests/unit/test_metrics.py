@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ def test_every_event_counts_what_the_catalog_describes() -> None:
     samples = {"int": 1, "float": 1.0, "str": "a:q", "Mapping[int, int]": {0: 1}}
     samples["Mapping[str, int]"] = {"a:q": 1}
     for kind in events.Event.__subclasses__():
-        types = {f.name: str(kind.__annotations__[f.name]) for f in msgspec.structs.fields(kind)}
-        counts(kind(**{name: samples.get(type_, ()) for name, type_ in types.items()}))
+        types = ChainMap(*(vars(each).get("__annotations__", {}) for each in kind.__mro__))
+        values = {f.name: samples.get(types[f.name], ()) for f in msgspec.structs.fields(kind)}
+        counts(kind(**values))
     for name, *labels in (*counts.totals, *counts.histograms):
         assert len(labels) == len(METRICS[name].labels), name
     counted = {name for name, *_ in (*counts.totals, *counts.histograms)}

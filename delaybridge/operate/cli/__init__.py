@@ -20,49 +20,43 @@ from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
 from delaybridge.operate.terminal.streams import drop_stdout, never_fail, wants_color
 
-# name -> (module under this room, what it does), in the order in which a user needs them
+# name -> (module within this room, what it does), in the order in which a user needs them
 COMMANDS = {
-    "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
-    "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
+    "schedule": ("messages.schedule", "Accept a message now, to be delivered later."),
+    "message": ("messages.messages", "List, show, cancel and reschedule messages."),
     "recurring": (
-        "cli.rules.recurring",
+        "rules.recurring",
         "Messages sent again and again, by cron expression or interval.",
     ),
-    "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
-    "top": ("top", "Watch everything on one screen, with keys."),
-    "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
-    "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
-    "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
-    "doctor": (
-        "cli.watching.health",
-        "Check Redis, brokers, clock and workers; say what to change.",
-    ),
-    "alarm": ("cli.watching.health", "Whether Redis came back older, empty or without keys."),
-    "destination": (
-        "cli.rules.destination",
-        "Pause, limit, spread, purge what goes to a destination.",
-    ),
-    "dead": ("cli.messages.messages", "Messages that were given up: list, bring back, discard."),
-    "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
-    "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
-    "definitions": ("cli.rules.definitions", "Export and import rules and recurring definitions."),
-    "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
-    "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
-    "front": ("cli.processes.front", "Accept delayed exchanges from clients that cannot change."),
-    "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
+    "stats": ("watching.stats", "Count messages by state; rates and lateness."),
+    "top": (".top", "Watch everything on one screen, with keys."),
+    "horizon": ("watching.horizon", "Show how many messages fall due in the coming time."),
+    "tail": ("watching.tail", "Print the events of all workers as they happen."),
+    "health": ("watching.health", "Check that messages go out on time; exits with 0 or 1."),
+    "doctor": ("watching.health", "Check Redis, brokers, clock and workers; say what to change."),
+    "alarm": ("watching.health", "Whether Redis came back older, empty or without keys."),
+    "destination": ("rules.destination", "Pause, limit, spread, purge what goes to a destination."),
+    "dead": ("messages.messages", "Messages that were given up: list, bring back, discard."),
+    "worker": ("watching.fleet", "The running workers: list, drain, reconnect."),
+    "bucket": ("watching.fleet", "The buckets and who owns them."),
+    "definitions": ("rules.definitions", "Export and import rules and recurring definitions."),
+    "scan": ("processes.scan", "Run a worker: publish messages when they are due."),
+    "ingest": ("processes.scan", "Read delay exchanges or delay topics into the store."),
+    "front": ("processes.front", "Accept delayed exchanges from clients that cannot change."),
+    "serve": ("processes.serve", "Serve the HTTP API, for every language."),
     "outbox": (
-        "cli.processes.outbox",
+        "processes.outbox",
         "Move messages of an application's own transactions into Redis.",
     ),
-    "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
-    "config": ("cli.processes.config", "Show and check the settings."),
-    "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
+    "demo": ("processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
+    "config": ("processes.config", "Show and check the settings."),
+    "scripts": ("processes.scripts", "Load the Lua scripts where workers may not."),
     "ledger": (
-        "cli.messages.ledger",
+        "messages.ledger",
         "The ledger's database: make its tables, restore or purge by it.",
     ),
-    "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
-    "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
+    "plugin": ("rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
+    "completion": ("completion", "Print the script that makes a shell complete commands."),
 }
 # The first command of each section of --help.
 _BEGINS = {"schedule": "Send", "stats": "Look"}
@@ -83,7 +77,7 @@ class Root(Group):
             return group.resolve_command(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            command = getattr(import_module(f"delaybridge.operate.{COMMANDS[name][0]}"), name)
+            command = getattr(import_module(f".{COMMANDS[name][0]}", __name__), name)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

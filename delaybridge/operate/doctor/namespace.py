@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 import delaybridge
 from delaybridge import errors
 from delaybridge.message import PULL
-from delaybridge.operate.doctor.checks import (
-    definitions_of,
-    recurring_definitions,
-)
+from delaybridge.operate.doctor.checks import definitions_of, recurring_definitions
 from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.troubles.finding import Finding, ok
 from delaybridge.operate.troubles.found import Thresholds, damaged, troubles

@@ -17,7 +17,6 @@ from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.times import format_time
 
-RELEASE = "delaybridge message publish-now --state parked --reason orphaned --yes"
 _NAMED = 10  # buckets
 
 

@@ -7,12 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from delaybridge.errors import printable
+from delaybridge.errors import nearest, printable
 from delaybridge.operate.terminal.failure import refused
 from delaybridge.operate.terminal.invocation import Invocation
 
@@ -80,7 +79,7 @@ class Group(Command, click.Group):
         """The commands whose last word is the one typed, or means it, or is like it."""
         paths = [*self.paths(ctx, ctx.command_path)]
         known = {path[-1] for path in paths}
-        last = {typed, *_MEANT.get(typed, ())} & known or get_close_matches(typed[:80], known, n=2)
+        last = {typed, *_MEANT.get(typed, ())} & known or nearest(typed, known, 2)
         return [" ".join(path) for path in paths if path[-1] in last][:_MOST_MEANT]
 
     def paths(self, ctx: click.Context, *words: str) -> Iterator[tuple[str, ...]]:

@@ -8,6 +8,7 @@ only orders it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import getrandbits
 from typing import Any
 
@@ -78,50 +79,32 @@ class Pulling(Namespace):
 
     def finish_received(self, items: Sequence[_Tried]) -> Steps[list[Answer]]:
         """`finished` or `unknown` for each; a message that is finished does not come again."""
-        stamp = verbs.new_stamp()
-        return (
-            yield from self._under_receipts(
-                items, lambda b, id, n: finish(b, stamp, id, n), _TAKEN, Answer.FINISHED
-            )
-        )
+        return self._under_receipts(items, finish, _TAKEN, Answer.FINISHED)
 
     def extend_received(self, items: Sequence[_Tried], ttr_ms: int) -> Steps[list[Answer]]:
         """`extended` or `unknown` for each: its time to run ends `ttr_ms` from now."""
-        stamp = verbs.new_stamp()
-        return (
-            yield from self._under_receipts(
-                items,
-                lambda b, id, n: move(b, stamp, id, n, ttr_ms, keep=True),
-                _MOVED,
-                Answer.EXTENDED,
-            )
-        )
+        verb = partial(move, delay_ms=ttr_ms, keep=True)
+        return self._under_receipts(items, verb, _MOVED, Answer.EXTENDED)
 
     def release_received(self, items: Sequence[_Tried], delay_ms: int) -> Steps[list[Answer]]:
         """`released` or `unknown` for each: it is due again in `delay_ms`."""
-        stamp = verbs.new_stamp()
-        return (
-            yield from self._under_receipts(
-                items,
-                lambda b, id, n: move(b, stamp, id, n, delay_ms, keep=False),
-                _MOVED,
-                Answer.RELEASED,
-            )
-        )
+        verb = partial(move, delay_ms=delay_ms, keep=False)
+        return self._under_receipts(items, verb, _MOVED, Answer.RELEASED)
 
     def _under_receipts(
         self, items: Sequence[_Tried], verb: Any, good: tuple[Answer, ...], answer: Answer
     ) -> Steps[list[Answer]]:
         buckets = yield from self.open()
-        asked: dict[int, tuple[Bucket, str, str]] = {}
+        asked: dict[int, tuple[Bucket, bytes, str, str]] = {}
+        stamp = verbs.new_stamp()
         for i, (id, receipt) in enumerate(items):
             number, _, turn = receipt.partition("-")
             if _is_number(number) and _is_number(turn) and int(number) < len(buckets):
-                asked[i] = buckets[int(number)], id, turn
+                asked[i] = buckets[int(number)], stamp, id, turn
         answers = [Answer.UNKNOWN] * len(items)
         if asked:
             given = yield Each([verb(*each) for each in asked.values()])
-            yield from self.check([bucket for bucket, _, _ in asked.values()], given)
+            yield from self.check([bucket for bucket, *_ in asked.values()], given)
             for i, one in zip(asked, given, strict=True):
                 answers[i] = answer if one in good else Answer.UNKNOWN
         return answers

@@ -264,11 +264,7 @@ def kafka(call: Invocation, name: str | None, metrics_port: int | None, **given:
 
 
 def _ingest(
-    call: Invocation,
-    kind: str,
-    name: str | None,
-    metrics_port: int | None,
-    given: dict[str, Any],
+    call: Invocation, kind: str, name: str | None, metrics_port: int | None, given: dict[str, Any]
 ) -> None:
     sources = _given(given)
     settings = call.load({"ingest": sources, "metrics": {"port": metrics_port}})

@@ -101,14 +101,8 @@ class CheckedList(msgspec.Struct):
 def checked(found: Sequence[Finding]) -> CheckedList:
     """The findings as they are shown, without secrets."""
     items = [
-        CheckedItem(
-            each.level.lower(),
-            each.about,
-            _shown(each.what),
-            _shown(each.remedy),
-            each.code,
-        )
-        for each in found
+        CheckedItem(f.level.lower(), f.about, _shown(f.what), _shown(f.remedy), f.code)
+        for f in found
     ]
     return CheckedList(items, sum(each.level == FAIL for each in found))
 

@@ -133,12 +133,8 @@ async def horizon(call: Call) -> Any:
     query: HorizonQuery = call.query
     if query.span is not None and query.earlier is not None:
         raise MessageError("bad_query", "for", "the earlier name of span; leave it out")
-    found = await call.site.client.horizon(
-        query.span or query.earlier or "1h",
-        query.step,
-        destination=query.destination,
-        from_ms=query.from_ms,
-    )
+    span, to = query.span or query.earlier or "1h", query.destination
+    found = await call.site.client.horizon(span, query.step, destination=to, from_ms=query.from_ms)
     return plain(found) | {"estimated": found.is_estimated, "next_due": moment(found.next_due_ms)}
 
 
