@@ -8,7 +8,7 @@ import contextlib
 _ANSWER_S = 1.0
 _API_VERSIONS = b"\0\0\0\x0a\0\x12\0\0KFK?\xff\xff"  # a request of Kafka, whose answer has its KFK?
 _PING = b"PING\r\n"
-RABBITMQ = "RabbitMQ"
+RABBITMQ, KAFKA = "RabbitMQ", "Kafka"
 _BEGINNINGS = {
     b"AMQP": RABBITMQ,
     b"+PONG": "Redis",
@@ -27,7 +27,7 @@ async def stranger(host: str, port: int) -> str:
     """What answers at this address, such as `Redis`; empty if that is unknown. Raises nothing."""
     if found := speaker(await _answer(host, port, _PING)):
         return found
-    return "Kafka" if (await _answer(host, port, _API_VERSIONS))[4:8] == b"KFK?" else ""
+    return KAFKA if (await _answer(host, port, _API_VERSIONS))[4:8] == b"KFK?" else ""
 
 
 async def _answer(host: str, port: int, question: bytes) -> bytes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from math import inf
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import KafkaError, Producer
@@ -237,13 +238,23 @@ class TestConnection:
         publisher, sink = connect_to("kafka", url)
         try:
             to = await rig.new_destination()
-            with pytest.raises(PublishUnavailable):
+            refused = "login_refused: the broker refused user bridge$"
+            with pytest.raises(PublishUnavailable, match=refused):
                 await publisher.connect()
             file.write_text("right\n")
             await until_async(lambda: publisher.unavailable is None, "logged in")
             deliveries = rig.deliveries(to, 3)
             await sink.publish(deliveries)
             assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+        finally:
+            await publisher.close(0.0)
+
+    async def test_a_redis_at_its_port_is_named(self, redis_url: str) -> None:
+        at = urlsplit(redis_url).netloc
+        publisher, _ = connect_to("kafka", f"kafka://{at}")
+        try:
+            with pytest.raises(PublishUnavailable, match=f"Redis answers at {at}, not Kafka$"):
+                await publisher.connect()
         finally:
             await publisher.close(0.0)
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
+from delaybridge.amqp.stranger import KAFKA, stranger
+from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka.client import Answers, KafkaClient, on_thread
@@ -71,6 +73,7 @@ class KafkaPublisher(LinkedPublisher):
         self._holding: dict[TopicState, None] = {}  # topics that hold records, and why they wait
         self._troubled = asyncio.Event()
         self._turns = Turns()
+        self._login_refused = ""
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         by_topic: dict[str, list[Delivery]] = {}
@@ -109,6 +112,7 @@ class KafkaPublisher(LinkedPublisher):
 
     async def _connect_until_lost(self) -> None:
         self._troubled.clear()
+        self._login_refused = ""
         trouble = await self._warm_up()
         if trouble is None:
             self._opened()
@@ -121,19 +125,31 @@ class KafkaPublisher(LinkedPublisher):
         client = self._clients.open()
         error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
         if error is not None:
-            return f"unreachable: {error_text(error)}"
+            return await self._unreached(error)
         try:
             await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
         except TimeoutError:
             return self.unavailable or "unreachable: the broker gives no producer id"
         return None if client is self._clients.prompt else self.unavailable
 
+    async def _unreached(self, error: KafkaError) -> str:
+        """Why no broker is reached: librdkafka tells no wrong port or password from one that is
+        down."""
+        host, _, port = self._settings["bootstrap.servers"].split(",")[0].rpartition(":")
+        is_plain = "ssl" not in self._settings["security.protocol"]
+        name = await stranger(host, int(port)) if is_plain else ""
+        if name not in ("", KAFKA):
+            return f"wrong_server: {name} answers at {host}:{port}, not Kafka"
+        return self._login_refused or f"unreachable: {error_text(error)}"
+
     def _erred(self, client: KafkaClient, error: KafkaError) -> None:
         if client not in self._clients:
             return  # that client was dropped
-        reason = f"unreachable: {error_text(error)}"
         if error.code() in LOGIN_REFUSED:
             client.renew_password()
+            user = printable(self._settings.get("sasl.username", ""))
+            self._login_refused = f"login_refused: the broker refused user {user}"[:DETAIL_LIMIT]
+        reason = self._login_refused or f"unreachable: {error_text(error)}"
         if not (error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN):
             return
         if client is not self._clients.prompt and not self._topics.need(client):
