@@ -19,47 +19,9 @@ from typing import Any
 
 import msgspec
 
+from delaybridge import events
 from delaybridge.errors import TROUBLESHOOTING, printable
-from delaybridge.events import (
-    BucketDamaged,
-    Buried,
-    ChangeRefused,
-    CircuitOpened,
-    Claimed,
-    ClockDiffers,
-    ClockStepped,
-    CounterMended,
-    DeadDropped,
-    DeadLettered,
-    Dropped,
-    Emit,
-    Event,
-    FireAllowed,
-    FleetDamaged,
-    FrontTrouble,
-    IdMissing,
-    Ingested,
-    IngestFailed,
-    IngestStored,
-    LeaseAcquired,
-    LeaseLost,
-    LeaseReleased,
-    Named,
-    OrphansMended,
-    Published,
-    PublishFailed,
-    Quarantined,
-    RecurringFailed,
-    Retried,
-    Revoked,
-    RunsMade,
-    ScannerFailed,
-    Settled,
-    SourceUnguarded,
-    StoreSilent,
-    StoreWentBack,
-    Stuck,
-)
+from delaybridge.events import Emit, Event, Named
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.protocol.record import first_word
 
@@ -67,21 +29,30 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
 # The remedy for a source comes last, after names that may be long.
-_MOST_CHARS = dict.fromkeys((FrontTrouble, IngestFailed, SourceUnguarded, StoreWentBack), 1000)
+_MOST_CHARS = dict.fromkeys(
+    (events.FrontTrouble, events.IngestFailed, events.SourceUnguarded, events.StoreWentBack), 1000
+)
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
 # Only logged with --verbose.
-_DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
-_WARNINGS = (
-    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockDiffers, ClockStepped, CounterMended,
-    DeadDropped, DeadLettered, Dropped, FleetDamaged, FrontTrouble, IdMissing, IngestFailed,
-    LeaseLost, OrphansMended, Quarantined, RecurringFailed, Retried, ScannerFailed, SourceUnguarded,
-    StoreSilent, StoreWentBack, Stuck,
+_DEBUG = (
+    events.Claimed, events.FireAllowed, events.PublishFailed, events.Revoked, events.Settled,
+    events.IngestStored,
 )  # fmt: skip
-_OF_SOURCES = (ChangeRefused, FrontTrouble, Ingested, Quarantined)
-_OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
+_WARNINGS = (
+    events.BucketDamaged, events.Buried, events.ChangeRefused, events.CircuitOpened,
+    events.ClockDiffers, events.ClockStepped, events.CounterMended, events.DeadDropped,
+    events.DeadLettered, events.Dropped, events.FleetDamaged, events.FrontTrouble, events.IdMissing,
+    events.IngestFailed, events.LeaseLost, events.OrphansMended, events.Quarantined,
+    events.RecurringFailed, events.Retried, events.ScannerFailed, events.SourceUnguarded,
+    events.StoreSilent, events.StoreWentBack, events.Stuck,
+)  # fmt: skip
+_OF_SOURCES = (events.ChangeRefused, events.FrontTrouble, events.Ingested, events.Quarantined)
+_OF_BUCKETS = (events.LeaseAcquired, events.LeaseLost, events.LeaseReleased)
 _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
-    Buried, Claimed, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored, Published,
-    PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, Settled, StoreSilent,
+    events.Buried, events.Claimed, events.DeadDropped, events.DeadLettered, events.Dropped,
+    events.FireAllowed, events.IngestStored, events.Published, events.PublishFailed,
+    events.RecurringFailed, events.Retried, events.Revoked, events.RunsMade, events.Settled,
+    events.StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
 _FOR_PROGRAMS = ("leases", "see")
@@ -143,11 +114,11 @@ class EventLog:
         if self._most_ids and (copies := getattr(event, "copies", ())):
             found.sample(copies, self._most_ids)
         found.messages += getattr(event, "messages", 1)
-        if isinstance(event, Published):
+        if isinstance(event, events.Published):
             found.late_ms = max(found.late_ms, event.late_ms)
-        elif isinstance(event, RunsMade):
+        elif isinstance(event, events.RunsMade):
             found.missed += event.missed
-        elif isinstance(event, LeaseAcquired):
+        elif isinstance(event, events.LeaseAcquired):
             at_ms = time.time_ns() // 1_000_000
             found.leases.append((event.bucket, at_ms, event.reclaimed, event.fired))
         elif isinstance(event, _OF_BUCKETS):
@@ -175,7 +146,7 @@ class EventLog:
 def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[tuple[str, Any]]:
     if issubclass(kind, _OF_BUCKETS):
         yield "buckets", sorted(lease[0] for lease in found.leases)
-        if kind is LeaseAcquired:
+        if kind is events.LeaseAcquired:
             yield "reclaimed", sum(lease[2] for lease in found.leases)
             yield "fired", sum(lease[3] for lease in found.leases)
             yield "leases", found.leases
@@ -185,10 +156,10 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
         yield "source" if issubclass(kind, _OF_SOURCES) else "destination", place
     if found.reason:
         # The reason of a refusal quotes the message, whose content does not belong in a log.
-        yield "reason", word if kind is Quarantined else found.reason
-    if kind is RunsMade:
+        yield "reason", word if kind is events.Quarantined else found.reason
+    if kind is events.RunsMade:
         yield "missed", found.missed
-    if kind is Published:
+    if kind is events.Published:
         yield "lateness_ms", found.late_ms
     if found.ids:
         yield "ids", found.ids

@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a header is not bound", "delaybridge/ingest/rabbitmq/topology.py",
-        '    "delaybridge-reschedule",\n', "",
+        ' delaybridge-reschedule', "",
         "a reschedule goes to the consumer, as a message",
         "tests/unit/test_ingest_topology.py",
     ),

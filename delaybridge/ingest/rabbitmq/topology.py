@@ -21,23 +21,13 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.routes import Route
 
-BOUND_HEADERS = (
-    "delaybridge-at-most-once",
-    "delaybridge-backoff",
-    "delaybridge-cancel",
-    "delaybridge-delay",
-    "delaybridge-destination",
-    "delaybridge-due",
-    "delaybridge-id",
-    "delaybridge-key",
-    "delaybridge-max-attempts",
-    "delaybridge-on-conflict",
-    "delaybridge-priority",
-    "delaybridge-reschedule",
-    "delaybridge-ttl",
-    "x-delay",
-    "x-opt-delivery-delay",
-    "x-opt-delivery-time",
+BOUND_HEADERS = tuple(
+    """
+    delaybridge-at-most-once delaybridge-backoff delaybridge-cancel delaybridge-delay
+    delaybridge-destination delaybridge-due delaybridge-id delaybridge-key delaybridge-max-attempts
+    delaybridge-on-conflict delaybridge-priority delaybridge-reschedule delaybridge-ttl x-delay
+    x-opt-delivery-delay x-opt-delivery-time
+    """.split()
 )
 """The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
 FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()

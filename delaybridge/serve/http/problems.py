@@ -47,21 +47,10 @@ _STORE_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 # What is wrong with a value of another type, by the field's name.
 _TYPE_CODES = {
-    "delay": "bad_time",
-    "due": "bad_time",
-    "due_ms": "bad_time",
-    "ttl": "bad_time",
-    "id": "bad_id",
-    "key": "bad_key",
-    "priority": "bad_priority",
-    "destination": "bad_destination",
-    "body": "bad_body",
-    "body_base64": "bad_base64",
-    "headers": "bad_header",
+    **{name: f"bad_{name}" for name in "id key priority destination body limit cursor".split()},
+    "due": "bad_time", "due_ms": "bad_time", "body_base64": "bad_base64", "headers": "bad_header",
     "properties": "bad_property",
-    "limit": "bad_limit",
-    "cursor": "bad_cursor",
-}
+}  # fmt: skip
 _DURATIONS = {"delay", "ttl", "by", "over", "wait", "ttr", "every", "spread"}
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 _WORDS = _NUMBERS | {"str": "text", "bool": "a boolean", "array": "a list", "object": "an object"}
