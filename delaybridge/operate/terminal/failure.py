@@ -14,18 +14,11 @@ from delaybridge.errors import printable
 
 _LINE_CHARS = 600
 _FLAG_OF_FIELD = {
-    "delay": "--in",
-    "at": "--at",
-    "ttl": "--ttl",
-    "retry.max_attempts": "--max-attempts",
-    "retry.base_ms": "--backoff",
-    "retry.factor": "--factor",
-    "retry.max_ms": "--max-backoff",
-    "retry.jitter": "--jitter",
-    "retry.dead_letter": "--dead-letter",
-    "span": "--for",
+    "delay": "--in", "at": "--at", "ttl": "--ttl", "retry.max_attempts": "--max-attempts",
+    "retry.base_ms": "--backoff", "retry.factor": "--factor", "retry.max_ms": "--max-backoff",
+    "retry.jitter": "--jitter", "retry.dead_letter": "--dead-letter", "span": "--for",
     "step": "--step",
-}
+}  # fmt: skip
 
 
 class Exit(IntEnum):

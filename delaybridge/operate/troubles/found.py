@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from delaybridge.operate.views.destinations import Places
     from delaybridge.settings.settings import Settings
 
-LATE_MS, RETRYING_MS = 5000, 15_000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
 _TOLD_MS = 60_000  # who was killed on purpose is told for so long
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
@@ -50,8 +49,8 @@ class Thresholds(NamedTuple):
     """From when on something is wrong. overdue_ms: a message is late. retrying_ms: one keeps
     failing. alone: the buckets that lack a worker; None: those that have none now."""
 
-    overdue_ms: int = LATE_MS
-    retrying_ms: int = RETRYING_MS
+    overdue_ms: int = 5000
+    retrying_ms: int = 15_000
     alone: Collection[int] | None = None
 
 

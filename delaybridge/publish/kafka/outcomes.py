@@ -38,18 +38,11 @@ MISSING = frozenset(
 # After these the topic is looked up before the next record.
 DOUBTFUL = MISSING | {KafkaError._MSG_TIMED_OUT}
 LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
-DOWN = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._DESTROY,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    }
-)
+DOWN = frozenset({
+    KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._DESTROY,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+})  # fmt: skip
 # Code -> first word of the reason, and where the fault is.
 _REFUSALS = {
     **dict.fromkeys(MISSING, ("topic_missing", Fault.MESSAGE)),

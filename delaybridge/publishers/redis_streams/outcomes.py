@@ -13,18 +13,11 @@ from delaybridge.publish import Fault, Outcome, Verdict
 # First word of an error reply -> first word of the reason. These concern every write, so the
 # publisher is unavailable until they end.
 _TAKES_NOTHING = {
-    "OOM": "full",
-    "READONLY": "read_only",
-    "LOADING": "loading",
-    "MASTERDOWN": "read_only",
-    "CLUSTERDOWN": "cluster_down",
-    "TRYAGAIN": "cluster_down",
-    "MISCONF": "persistence_failed",
-    "NOREPLICAS": "too_few_replicas",
-    "BUSY": "busy",
-    "NOAUTH": "access_refused",
+    "OOM": "full", "READONLY": "read_only", "LOADING": "loading", "MASTERDOWN": "read_only",
+    "CLUSTERDOWN": "cluster_down", "TRYAGAIN": "cluster_down", "MISCONF": "persistence_failed",
+    "NOREPLICAS": "too_few_replicas", "BUSY": "busy", "NOAUTH": "access_refused",
     "WRONGPASS": "access_refused",
-}
+}  # fmt: skip
 _REFUSALS = {
     "WRONGTYPE": ("wrong_type", Fault.MESSAGE),
     "NOPERM": ("access_refused", Fault.DESTINATION),

@@ -31,19 +31,10 @@ _TRIES = 5  # of a touch, while others change the message
 _Read = dict[tuple[int, int], tuple[Bucket, Accepted, bytes]]
 # If one id is in several buckets (under several keys), the answer that comes first here counts.
 ANSWER_PRECEDENCE = (
-    Answer.IN_FLIGHT,
-    Answer.CANCELLED_MAYBE_DELIVERED,
-    Answer.RESCHEDULED_MAYBE_DELIVERED,
-    Answer.CANCELLED,
-    Answer.RESCHEDULED,
-    Answer.REPLACED,
-    Answer.KICKED,
-    Answer.DISCARDED,
-    Answer.UNREADABLE,
-    Answer.DEAD,
-    Answer.FOREIGN,
-    Answer.UNKNOWN,
-)
+    Answer.IN_FLIGHT, Answer.CANCELLED_MAYBE_DELIVERED, Answer.RESCHEDULED_MAYBE_DELIVERED,
+    Answer.CANCELLED, Answer.RESCHEDULED, Answer.REPLACED, Answer.KICKED, Answer.DISCARDED,
+    Answer.UNREADABLE, Answer.DEAD, Answer.FOREIGN, Answer.UNKNOWN,
+)  # fmt: skip
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
 
 

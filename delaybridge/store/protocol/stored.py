@@ -7,7 +7,7 @@ from typing import Any
 
 from delaybridge.amqp.decoding import decode_properties, decode_table
 from delaybridge.errors import DecodeError
-from delaybridge.message import MAX_PRIORITY, HeaderPairs, MessagePlan, State, decode_record
+from delaybridge.message import MAX_PRIORITY, MessagePlan, Record, State, decode_record
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.replies import Row
 
@@ -56,10 +56,7 @@ def stored(row: Row, bucket: int) -> Stored:
     try:
         score, payload = split_record(row.record)
         record = decode_record(payload)
-        headers = headers_of(record.headers)
-        properties = properties_of(record.properties)
-        if record.partition is not None:
-            properties["partition"] = record.partition
+        headers, properties = headers_and_properties(record)
     except DecodeError as exc:
         return Stored(
             id=row.id, state=row.state, due_ms=row.score_ms, priority=0, destination="",
@@ -92,13 +89,14 @@ def stored(row: Row, bucket: int) -> Stored:
     )
 
 
-def properties_of(properties: tuple[int, bytes, bytes] | bytes | None) -> dict[str, Any]:
-    """The properties of a record by name, as callers gave them; DecodeError if they are broken."""
-    if isinstance(properties, bytes):
-        return dict(decode_table(properties))
-    return decode_properties(*properties) if properties else {}
-
-
-def headers_of(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:
-    """The headers of a record as pairs, in order; DecodeError if they are broken."""
-    return decode_table(headers) if isinstance(headers, bytes) else list(headers)
+def headers_and_properties(record: Record) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """As callers gave them: pairs in order, and values by name; DecodeError if they are broken."""
+    headers, given = record.headers, record.properties
+    pairs = decode_table(headers) if isinstance(headers, bytes) else list(headers)
+    if isinstance(given, bytes):
+        properties = dict(decode_table(given))
+    else:
+        properties = decode_properties(*given) if given else {}
+    if record.partition is not None:
+        properties["partition"] = record.partition
+    return pairs, properties
