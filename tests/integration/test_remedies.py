@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -121,7 +122,9 @@ def test_a_command_for_a_cluster_or_sentinels_works(
     node = cluster_site.nodes[0].address
     if "26379" in command:
         port = str(sentinel_site.sentinels[0].port)
-        command = command.replace("26379", port).replace("{service}", sentinel_site.service)
+        command = command.replace("26379", port).replace(
+            "{service}", urlsplit(sentinel_site.url).path[1:]
+        )
     found = trouble("store_evicts", about=f"redis {node}", policy="x", remedy=f"Do: {command}")
     (text,) = addressed(found, of_redis(cluster_site.url)).commands
     done = subprocess.run(
