@@ -123,7 +123,7 @@ def test_a_command_for_a_cluster_or_sentinels_works(
     if "26379" in command:
         port = str(sentinel_site.sentinels[0].port)
         command = command.replace("26379", port).replace(
-            "{service}", urlsplit(sentinel_site.url).path[1:]
+            "{service}", urlsplit(sentinel_site.url).path.split("/")[1]
         )
     found = trouble("store_evicts", about=f"redis {node}", policy="x", remedy=f"Do: {command}")
     (text,) = addressed(found, of_redis(cluster_site.url)).commands
