@@ -32,7 +32,7 @@ from pika.exceptions import (
 
 from delaybridge.amqp.decoding import decode_table, split_content_header
 from delaybridge.amqp.frames import OWN_ID
-from delaybridge.amqp.stranger import RABBITMQ, stranger
+from delaybridge.amqp.stranger import RABBITMQ, wrong_server
 from delaybridge.amqp.walker import BODY_ID, HEADER_ID, FrameReader, Part
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 
@@ -284,10 +284,9 @@ async def open_connection(parameters: Parameters, make: Callable[..., Connection
 
 async def _refuse_stranger(parameters: Parameters) -> None:
     """Raise PublishUnavailable if what answers there is known, and is no RabbitMQ."""
-    name = "" if parameters.ssl_options else await stranger(parameters.host, parameters.port)
-    if name not in ("", RABBITMQ):
-        at = f"{parameters.host}:{parameters.port}"
-        raise PublishUnavailable(f"wrong_server: {name} answers at {at}, not RabbitMQ")
+    at = parameters.host, parameters.port
+    if not parameters.ssl_options and (why := await wrong_server(*at, RABBITMQ)):
+        raise PublishUnavailable(why)
 
 
 def _refusal(exc: Exception, parameters: Parameters) -> str:

@@ -23,6 +23,13 @@ def speaker(reply: bytes) -> str:
     return next((name for begin, name in _BEGINNINGS.items() if reply.startswith(begin)), "")
 
 
+async def wrong_server(host: str, port: int, wanted: str) -> str:
+    """The reason if what answers at this address is known, and is not what is wanted; or empty."""
+    if (name := await stranger(host, port)) in ("", wanted):
+        return ""
+    return f"wrong_server: {name} answers at {host}:{port}, not {wanted}"
+
+
 async def stranger(host: str, port: int) -> str:
     """What answers at this address, such as `Redis`; empty if that is unknown. Raises nothing."""
     if found := speaker(await _answer(host, port, _PING)):

@@ -13,13 +13,18 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
-from delaybridge.amqp.stranger import KAFKA, stranger
+from delaybridge.amqp.stranger import KAFKA, wrong_server
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka.client import Answers, KafkaClient, on_thread
 from delaybridge.publish.kafka.clients import KafkaClients
-from delaybridge.publish.kafka.configuration import check, configuration, largest_record
+from delaybridge.publish.kafka.configuration import (
+    Configuration,
+    check,
+    configuration,
+    largest_record,
+)
 from delaybridge.publish.kafka.outcomes import (
     LOGIN_REFUSED,
     MISSING,
@@ -125,22 +130,14 @@ class KafkaPublisher(LinkedPublisher):
         client = self._clients.open()
         error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
         if error is not None:
-            return await self._unreached(error)
+            # librdkafka tells no wrong port or password from one that is down.
+            why = await _wrong_server(self._settings) or self._login_refused
+            return why or f"unreachable: {error_text(error)}"
         try:
             await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
         except TimeoutError:
             return self.unavailable or "unreachable: the broker gives no producer id"
         return None if client is self._clients.prompt else self.unavailable
-
-    async def _unreached(self, error: KafkaError) -> str:
-        """Why no broker is reached: librdkafka tells no wrong port or password from one that is
-        down."""
-        host, _, port = self._settings["bootstrap.servers"].split(",")[0].rpartition(":")
-        is_plain = "ssl" not in self._settings["security.protocol"]
-        name = await stranger(host, int(port)) if is_plain else ""
-        if name not in ("", KAFKA):
-            return f"wrong_server: {name} answers at {host}:{port}, not Kafka"
-        return self._login_refused or f"unreachable: {error_text(error)}"
 
     def _erred(self, client: KafkaClient, error: KafkaError) -> None:
         if client not in self._clients:
@@ -340,3 +337,11 @@ class KafkaPublisher(LinkedPublisher):
         self._holding.clear()
         for topic in self._topics.values():
             self._reports.add(topic.take_all(), broker_refusal(reason))
+
+
+async def _wrong_server(settings: Configuration) -> str:
+    """The reason if it is no Kafka that answers, else empty; nothing is asked over TLS."""
+    if "ssl" in settings["security.protocol"]:
+        return ""
+    host, _, port = settings["bootstrap.servers"].split(",")[0].rpartition(":")
+    return await wrong_server(host, int(port), KAFKA)
