@@ -127,8 +127,8 @@ def test_what_fails_is_listed_and_doctor_names_it(
     listed = run("recurring", "ls")
     assert listed.code == 0
     assert "broken: not JSON" in listed.err
-    assert "broken: not JSON" in run("doctor").out
-    assert "broken: not JSON" in run("--json", "health").objects[0]["notes"][-1]
+    assert "definition broken fails: not JSON" in run("doctor").out
+    assert "definition broken fails: not JSON" in run("--json", "health").objects[0]["notes"][-1]
     assert run("recurring", "rm", "broken").code == 0
 
 

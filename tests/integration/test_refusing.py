@@ -79,8 +79,8 @@ def test_a_full_queue_is_trouble_until_it_takes_messages_again(
     assert trouble_of(caller, full) == why
     assert len(caller.pending(state=State.DEAD).items) == 3
     told = [each["text"] for each in run("--json", "doctor").objects if full in each["text"]]
-    assert [text for text in told if text.startswith(f"{full} refuses: nacked")]
-    assert "REFUSED BY" in run("stats").out
+    assert [text for text in told if text.startswith(f"{full} refuses messages: nacked")]
+    assert "destination_refuses" in run("stats").out
 
     caller.schedule_many(Message(full, b"x", delay=0) for _ in range(3))
     until(lambda: sum(each.messages for each in caller.stats().retrying) == 3, "all are retried")
