@@ -67,6 +67,7 @@ class Bridge:
         self._clients: list[Client] = []
         self._callbacks: list[tuple[str, Callback]] = []
         self._listeners: dict[str, tuple[asyncio.Server, str]] = {}
+        self._turn = threading.Lock()
         self._told = 0
         self._redis = MemoryRedis(now_ms)
         self._loop = asyncio.new_event_loop()
@@ -241,15 +242,19 @@ class Bridge:
     def _steps(self, until_ms: int) -> Iterator[tuple[Callback, DeliveredMessage]]:
         """Let time pass; each callback with what it is to be called with, between two instants."""
         while True:
-            is_over = self._run(self._engine.run(until_ms))
-            while self._told < len(self._arrivals.all):
-                delivered = self._arrivals.all[self._told]
-                self._told += 1
+            with self._turn:  # the engine cannot tell its own tasks from those of a second run
+                is_over = self._run(self._engine.run(until_ms))
+            for delivered in iter(self._untold, None):
                 for place, callback in [*self._callbacks]:
                     if covers(place, delivered.destination, self._arrivals.kinds):
                         yield callback, delivered
             if is_over:
                 return
+
+    def _untold(self) -> DeliveredMessage | None:
+        with self._turn:
+            self._told += (is_any := self._told < len(self._arrivals.all))
+            return self._arrivals.all[self._told - 1] if is_any else None
 
 
 def _span_ms(span: Delay) -> int:

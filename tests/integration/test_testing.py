@@ -18,6 +18,7 @@ from delaybridge import Message, MessageError
 from delaybridge.testing import Bridge
 from tests.rigs.lean_python import ROOT
 from tests.rigs.pages import blocks
+from tests.rigs.waiting import DEADLINE_S
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
 
@@ -160,6 +161,21 @@ def test_a_callback_that_raises_ends_the_advance_and_the_next_one_goes_on(bridge
         bridge.advance("1m")
     bridge.advance("1m")
     assert ids(bridge) == seen == ["bad", "good"]
+
+
+def test_threads_that_let_time_pass_together_are_told_of_each_message_once(bridge: Bridge) -> None:
+    client = bridge.client()
+    for number in range(20):
+        client.schedule("rabbitmq:orders/close", b"%d" % number, delay=number)
+    told: list[bytes | None] = []
+    bridge.on("rabbitmq", lambda delivered: told.append(delivered.body))
+    threads = [threading.Thread(target=bridge.advance, args=("1m",), daemon=True) for _ in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(told) == sorted(b"%d" % number for number in range(20))
+    assert len(bridge.delivered()) == 20
 
 
 def test_what_drop_ins_send_at_once_and_later_is_delivered(
