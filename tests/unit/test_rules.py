@@ -132,6 +132,8 @@ def test_levels_go_from_the_broker_to_the_destination() -> None:
         (PLACE + "/a.b", PLACE + "/a.b"), ("rabbitmq:/queue", "rabbitmq:/queue"),
         (PLACE + "/*", PLACE), ("rabbitmq:%6Frders/*", PLACE), ("pull:t", "pull:t"),
         ("rabbitmq:a%2Fb", "rabbitmq:a%2Fb"), ("kafka:t", "kafka:t"), ("unheard:x", "unheard:x"),
+        ("unheard:x/*", "unheard:x"), ("unheard:/*", "unheard:/*"),
+        ("rabbitmq:%2A", "rabbitmq:%2A"),
     ],
 )  # fmt: skip
 def test_a_place_has_one_spelling(text: str, place: str) -> None:
@@ -149,6 +151,7 @@ def test_a_place_that_cannot_be_one_is_refused(text: str) -> None:
     [
         ("rabbitmq/orders", "rabbitmq:orders"), ("rabbitmq:", "rabbitmq"),
         ("kafka:orders/x", "kafka:orders"), ("kafka:t/*", "kafka:t"), ("kafka/t:x", "kafka:t"),
+        ("rabbitmq:*", "rabbitmq"), ("rabbitmq:orders*", "rabbitmq"), ("rabbitmq:*/*", "rabbitmq"),
     ],
 )  # fmt: skip
 def test_a_refused_place_says_what_may_be_meant(text: str, meant: str) -> None:

@@ -183,8 +183,10 @@ def place_of(text: object, kinds: Mapping[str, str]) -> str:
         meant = f"; did you mean {quoted(meant)}?" if name in kinds else ""
         detail = f"{printable(text)[:80]!r}; write BROKER, BROKER:EXCHANGE or BROKER:ADDRESS{meant}"
         raise MessageError("bad_destination", "destination", detail)
-    if not colon or (broker not in kinds and broker != PULL):
+    if not colon:
         return text
+    if broker not in kinds and broker != PULL:
+        return text if address.startswith("/") else text.removesuffix("/*")
     return _place_within(text, kinds)
 
 
@@ -193,6 +195,9 @@ def _place_within(text: str, kinds: Mapping[str, str]) -> str:
     broker, _, address = text.partition(":")
     exchange, slash, key = address.partition("/")
     if kinds.get(broker) == "rabbitmq" and exchange and (not slash or key == "*"):
+        if "*" in exchange:
+            detail = f"{quoted(text)}; write `*` in an exchange's name as %2A; did you mean"
+            raise MessageError("bad_destination", "destination", f"{detail} {quoted(broker)}?")
         return parse_destination(f"{broker}:{exchange}/", kinds).label
     try:
         return str(parse_destination(text, kinds))
