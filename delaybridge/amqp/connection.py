@@ -32,9 +32,9 @@ from pika.exceptions import (
 
 from delaybridge.amqp.decoding import decode_table, split_content_header
 from delaybridge.amqp.frames import OWN_ID
-from delaybridge.amqp.stranger import RABBITMQ, wrong_server
 from delaybridge.amqp.walker import BODY_ID, HEADER_ID, FrameReader, Part
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
+from delaybridge.stranger import RABBITMQ, wrong_server
 
 READ_BYTES = 128 * 1024
 SILENT_S = 2.0  # then it may be no RabbitMQ

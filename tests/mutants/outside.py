@@ -279,7 +279,7 @@ MUTANTS = [
         "tests/integration/test_remedies.py -k address",
     ),
     Mutant(
-        "link: who speaks another protocol is not asked", "delaybridge/amqp/stranger.py",
+        "link: who speaks another protocol is not asked", "delaybridge/stranger.py",
         "    if found := speaker(await _answer(host, port, _PING)):\n        return found\n", "",
         "Redis' port as RabbitMQ's is told as a time-out",
         "tests/unit/test_stranger.py",

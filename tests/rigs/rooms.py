@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "delaybridge"
 # What all rooms use.
 GROUND = (
     *("errors", "times", "events", "backoff", "extensions", "failpoints", "histogram", "message"),
-    "tracing",
+    *("stranger", "tracing"),
 )
 # Accept a message, keep it in its bucket, claim it when it is due, publish it, settle it.
 ENGINE = (

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.exceptions import InvalidResponse
 
-from delaybridge.amqp.stranger import speaker, stranger
 from delaybridge.store.redis.errors import translate
+from delaybridge.stranger import speaker, stranger
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
-from delaybridge.amqp.stranger import KAFKA, wrong_server
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
@@ -40,6 +39,7 @@ from delaybridge.publish.kafka.outcomes import (
 )
 from delaybridge.publish.kafka.topic import AGAIN_S, Rank, TopicState, TopicStates, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
+from delaybridge.stranger import KAFKA, wrong_server
 
 ANSWER_TIMEOUT_S = 5.0
 WARM_UP_TIMEOUT_S = 5.0  # for the producer id, without which no record is sent
