@@ -214,7 +214,8 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
     elif body is msgspec.UNSET:
         raise MessageError("body_required", "body", "neither body nor json is given; give one")
     else:
-        raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
+        what = f"got {type(body).__name__}; give bytes or text, or json="
+        raise MessageError("bad_body", "body", what)
     check_body_size(body, destination.broker, limits)
     return body
 

@@ -118,7 +118,7 @@ def unknown_broker(text: str, kinds: Iterable[str], meant: str | None = None) ->
         return "a URL is not a destination; configure the broker and name it: BROKER:ADDRESS"
     broker, colon, address = text.partition(":")
     known = sorted(kinds)
-    near = nearest(broker, known, 3, cutoff=0.5)
+    near = nearest(broker, known, 3)
     configured = ", ".join(near or known[:5]) or "none"
     what = f"no broker is named {quoted(broker)}; configured: {configured}"
     if meant is None and near:

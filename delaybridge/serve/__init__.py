@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from delaybridge.errors import ConfigError
+
 if TYPE_CHECKING:
     from delaybridge.serve.server.mounting import MountedApp
     from delaybridge.settings.settings import Settings
@@ -22,9 +24,13 @@ def app(settings: Settings | None = None, *, trusted: bool = False) -> MountedAp
 
     settings: by default those of the environment and the settings file. trusted: without tokens
     whoever reaches it may do everything; True says that your application checks who asks.
-    ConfigError: neither tokens nor `trusted`.
+    ConfigError: neither tokens nor `trusted`; or the extra `web` is not installed.
     """
-    from delaybridge.serve.server.mounting import MountedApp
     from delaybridge.settings.settings import Settings
+
+    try:
+        from delaybridge.serve.server.mounting import MountedApp
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f'HTTP needs {exc.name}: pip install "delaybridge[web]"') from exc
 
     return MountedApp(settings or Settings.load(), trusted=trusted)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,7 +20,7 @@ from delaybridge.settings.urls import DEFAULT_KINDS, SecretUrl, kinds_of
 from delaybridge.store.namespace.rules import covers
 from delaybridge.testing.amqp import listen
 from delaybridge.testing.brokers import Arrivals, DeliveredMessage, NotingPublisher, time_of
-from delaybridge.times import At, Delay, at_ms, delay_ms
+from delaybridge.times import At, at_ms, delay_ms
 
 if TYPE_CHECKING:
     from httpx import AsyncBaseTransport
@@ -173,21 +173,21 @@ class Bridge:
         """The time on its clock."""
         return time_of(self._redis.now_ms)
 
-    def advance(self, span: Delay) -> None:
+    def advance(self, span: timedelta | float | str) -> None:
         """Let this time pass: everything that becomes due is delivered, each at its time.
 
         Also what becomes due on the way: attempts after a failure, runs of recurring definitions,
         and what a callback of `on` schedules.
         """
-        self._deliver(self._redis.now_ms + _span_ms(span))
+        self._deliver(self._redis.now_ms + delay_ms(span, field="span"))
 
     def advance_to(self, at: datetime | str) -> None:
         """Let time pass until then; nothing happens if that is past."""
         self._deliver(at_ms(at))
 
-    async def advance_async(self, span: Delay) -> None:
+    async def advance_async(self, span: timedelta | float | str) -> None:
         """As `advance`, for callbacks that are coroutine functions."""
-        for callback, delivered in self._steps(self._redis.now_ms + _span_ms(span)):
+        for callback, delivered in self._steps(self._redis.now_ms + delay_ms(span, field="span")):
             result = callback(delivered)
             if inspect.isawaitable(result):
                 await result
@@ -255,10 +255,6 @@ class Bridge:
         with self._turn:
             self._told += (is_any := self._told < len(self._arrivals.all))
             return self._arrivals.all[self._told - 1] if is_any else None
-
-
-def _span_ms(span: Delay) -> int:
-    return delay_ms(0 if span is None else span, field="span")
 
 
 def _forget_shared_client() -> None:

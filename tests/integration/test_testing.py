@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import Message, MessageError
+from delaybridge import ConfigError, Message, MessageError
 from delaybridge.testing import Bridge
 from tests.rigs.lean_python import ROOT
 from tests.rigs.pages import blocks
@@ -236,6 +236,19 @@ def test_wrong_arguments_and_a_closed_bridge_say_so(bridge: Bridge) -> None:
         bridge.fail("kafka:a", times=-1)
     with pytest.raises(MessageError, match="span: negative_delay"):
         bridge.advance(-1)
+    with pytest.raises(MessageError, match="span: bad_time"):
+        bridge.advance(None)  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="no broker is named 'orders'") as refused:
+        bridge.delivered("orders")
+    assert "rabbitmq" in refused.value.detail and "did you mean" not in refused.value.detail
+
+
+def test_without_the_extra_for_http_it_says_which_to_install(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "delaybridge.serve.server.mounting", None)
+    with pytest.raises(ConfigError, match=r"delaybridge\[web\]"):
+        bridge.app()
 
 
 def test_what_redis_forgets_after_a_while_is_forgotten_after_as_much_time(bridge: Bridge) -> None:

@@ -25,7 +25,7 @@ PAGE_LIMIT = 500
 _MOST_MEANT = 4  # commands that are offered for an unknown one
 _MEANT = dict.fromkeys(("delete", "remove", "rm"), {"cancel", "discard", "rm"}) | {
     "list": {"ls"}, "publish": {"schedule", "publish-now"}, "send": {"schedule"},
-    "start": {"scan"}, "status": {"health", "stats"},
+    "start": {"scan"}, "status": {"health", "stats"}, "get": {"show"}, "unpause": {"resume"},
 }  # fmt: skip
 NAME_BYTES = 200
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
