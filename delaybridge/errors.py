@@ -177,7 +177,7 @@ def printable(text: str) -> str:
 
 def nearest(name: object, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """The known names that were probably meant, the likeliest first; never the given one."""
-    text = str(name)[:_SHOWN_CHARS]
+    text = name[:_SHOWN_CHARS] if isinstance(name, str) else quoted(name)
     by_lower = {each.lower(): each for each in known if each != text}
     lower = text.lower()
     begun = [each for each in by_lower if len(lower) > 2 and each.startswith(lower)]

@@ -14,6 +14,7 @@ from delaybridge.operate.troubles.fronts import front_faults
 from delaybridge.operate.troubles.listed import trouble
 from delaybridge.operate.troubles.sources import ingest_faults
 from delaybridge.operate.views.described import size_text, tally_text, unowned
+from delaybridge.operate.views.destinations import LATE_MS
 from delaybridge.operate.views.facts import Fullness
 from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.stats import Stats
@@ -49,7 +50,7 @@ class Thresholds(NamedTuple):
     """From when on something is wrong. overdue_ms: a message is late. retrying_ms: one keeps
     failing. alone: the buckets that lack a worker; None: those that have none now."""
 
-    overdue_ms: int = 5000
+    overdue_ms: int = LATE_MS
     retrying_ms: int = 15_000
     alone: Collection[int] | None = None
 

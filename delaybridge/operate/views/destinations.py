@@ -28,7 +28,9 @@ from delaybridge.store.namespace.rules import Rule, Rules, label_of, place_of, p
 from delaybridge.store.protocol.record import SLOW, Trouble
 from delaybridge.store.protocol.replies import Tallied
 from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
+from delaybridge.times import roughly
 
+LATE_MS = 5000
 _CHARS, _LIKE = 255, 0.6  # of an address: what is compared; from where on two are alike
 PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
 
@@ -39,7 +41,8 @@ class Place(NamedTuple):
     delayed, in_flight, parked, dead: its messages, also those of narrower places. next_due_ms: when
     the first delayed one is due, in epoch milliseconds; of those read, if they are estimates.
     levels: the rules in force, each with its place, from the broadest to its own. trouble: why
-    workers park its messages, or why it refuses them; None if neither, or only because of a rule.
+    workers park its messages, why it refuses them, or that they are late; None if none of it, or
+    only because of a rule.
     retrying: messages to it, or to its exchange or topic, whose last publish failed.
     """
 
@@ -163,9 +166,10 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
     troubled = (each.destination.removesuffix(":") for each in troubles)
     failing = (each.destination for each in retrying)
     names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
+    seen = counts, known, troubles, retrying
     found = Places(
         now_us // 1000,
-        [_place(calls, name, counts, known, troubles, retrying) for name in names],
+        [_place(calls, name, now_us // 1000, *seen) for name in names],
         len(counts.labels) - len(listed),
         known.odd,
         [each.name for each in living if not each.obeys_rules],
@@ -226,22 +230,32 @@ def _address(place: str) -> str:
 def _place(
     calls: Namespace,
     place: str,
+    now_ms: int,
     counts: PlaceCounts,
     known: Rules,
     troubles: Sequence[Trouble],
     retrying: Sequence[Retrying],
 ) -> Place:
     delayed, in_flight, parked, dead = counts.tallies(place)
+    levels = known.levels(*places_of(place, calls.kinds))
     if not parked.messages:  # announced while the last ones went out, as after a pause
         troubles = [each for each in troubles if each.reason != SLOW]
     why = (_why(each, place) for each in troubles if touches(each, place, calls.kinds))
     return Place(
         place, delayed, in_flight, parked, dead,
         next_due_ms=counts.next_due_ms.get(place),
-        levels=known.levels(*places_of(place, calls.kinds)),
-        trouble=next(why, None),
+        levels=levels,
+        trouble=next(why, None) or _lateness(counts.next_due_ms.get(place), levels, now_ms),
         retrying=[each for each in retrying if overlaps(each.destination, place, calls.kinds)],
     )  # fmt: skip
+
+
+def _lateness(due_ms: int | None, levels: Sequence[tuple[str, Rule]], now_ms: int) -> str | None:
+    """That no worker takes what is due there; None if it is on time, or a rule holds it back."""
+    is_held = any(rule.paused or rule.rate is not None for _, rule in levels)
+    if due_ms is None or is_held or now_ms - due_ms <= LATE_MS:
+        return None
+    return f"late: the first was due {roughly(now_ms - due_ms)} ago"
 
 
 class PlaceCounts:
