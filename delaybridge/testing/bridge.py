@@ -253,8 +253,10 @@ class Bridge:
 
     def _untold(self) -> DeliveredMessage | None:
         with self._turn:
-            self._told += (is_any := self._told < len(self._arrivals.all))
-            return self._arrivals.all[self._told - 1] if is_any else None
+            if self._told == len(self._arrivals.all):
+                return None
+            self._told += 1
+            return self._arrivals.all[self._told - 1]
 
 
 def _forget_shared_client() -> None:

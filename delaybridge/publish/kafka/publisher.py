@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
@@ -18,12 +18,7 @@ from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka.client import Answers, KafkaClient, on_thread
 from delaybridge.publish.kafka.clients import KafkaClients
-from delaybridge.publish.kafka.configuration import (
-    Configuration,
-    check,
-    configuration,
-    largest_record,
-)
+from delaybridge.publish.kafka.configuration import check, configuration, largest_record
 from delaybridge.publish.kafka.outcomes import (
     LOGIN_REFUSED,
     MISSING,
@@ -339,7 +334,7 @@ class KafkaPublisher(LinkedPublisher):
             self._reports.add(topic.take_all(), broker_refusal(reason))
 
 
-async def _wrong_server(settings: Configuration) -> str:
+async def _wrong_server(settings: Mapping[str, str]) -> str:
     """The reason if it is no Kafka that answers, else empty; nothing is asked over TLS."""
     if "ssl" in settings["security.protocol"]:
         return ""
