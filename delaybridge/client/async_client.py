@@ -22,7 +22,7 @@ from delaybridge.client.verbs import Awaiting
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict, receipts
-from delaybridge.store.messages.selection import Selected, Selection
+from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
@@ -148,12 +148,14 @@ class AsyncClient(ClientVerbs, Awaiting):
         waiting = [self._batching.schedule(message, policy) for message in checked]
         return receipts([await future for future in waiting])
 
-    async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
+    def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
         """Find every message that matches, page by page; as `Client.select`.
 
         `async for page in client.select(...)`; each page can be passed to `cancel_many`.
         """
-        walk = self._walk(selection)
+        return self._pages(self._walk(selection))
+
+    async def _pages(self, walk: Walk) -> AsyncIterator[list[Selected]]:
         while (page := await self._store.complete(walk.page())) is not None:
             yield page
 

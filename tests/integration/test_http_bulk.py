@@ -188,6 +188,8 @@ async def test_a_job_is_told_of_though_one_batch_takes_long(
         {"ids": [str(number) for number in range(1001)]},
         {"filter": {"state": "dead"}},
         {"filter": {"destination": "nowhere:x/y z"}, "dry_run": True, "more": 1},
+        {"filter": {"destination": "memory:"}},
+        {"filter": {"header": ""}},
     ],
 )
 async def test_a_bulk_verb_that_makes_no_sense(

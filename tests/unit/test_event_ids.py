@@ -1,9 +1,10 @@
-"""`Last-Event-ID`: whatever a client sends, it is told where to go on."""
+"""`Last-Event-ID`: whatever a client sends, it is told where to go on; and what others publish."""
 
 from __future__ import annotations
 
 import pytest
 
+from delaybridge.operate.notices.event_channel import Beat, Told
 from delaybridge.serve.shared.event_fanout import EventHub, _kept_gap
 from delaybridge.settings.settings import Settings
 
@@ -21,3 +22,15 @@ def test_an_id_of_any_form_has_a_place(id: str) -> None:
     assert 0 <= number <= hub.count
     is_time = id.startswith("1" * 15)
     assert (number, gap is None) == ((1, True) if is_time else (0, False))
+
+
+def test_an_event_of_any_name_and_fields_is_one_event_and_hides_no_message() -> None:
+    hub = EventHub(Settings())
+    fields = {"ids": None, "n": "m1"}
+    hub._take(Beat("w\r\n1", "i", 1, [Told(10**18, 10**18, "a\r\n\ndata: b", fields)]))
+    (kept,), _ = hub.since(0)
+    text = kept.text.decode()
+    assert "\r" not in text and [line.partition(":")[0] for line in text.strip().split("\n")] == [
+        "id", "event", "data",
+    ]  # fmt: skip
+    assert hub.told_of("m1") == []

@@ -26,7 +26,8 @@ class Told(msgspec.Struct, omit_defaults=True):
     @property
     def named_fields(self) -> dict[str, Any]:
         """The fields, and the ids as one of them."""
-        return {**self.fields, "ids": self.ids} if self.ids else self.fields
+        ids = {"ids": self.ids} if self.ids else {}
+        return {name: value for name, value in self.fields.items() if name != "ids"} | ids
 
 
 class Beat(msgspec.Struct, omit_defaults=True):

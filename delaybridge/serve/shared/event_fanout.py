@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from delaybridge.errors import DelayBridgeError
+from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.message import PULL
 from delaybridge.operate.notices.event_channel import Beat, read
 from delaybridge.serve.http.disconnect import Ending, end_all
@@ -116,7 +116,7 @@ class EventHub:
         logging.getLogger("delaybridge").warning("events are not heard: %s", error)
 
     def _take(self, beat: Beat) -> None:
-        who = f"{beat.worker}.{beat.instance}".replace("\n", " ")
+        who = printable(f"{beat.worker}.{beat.instance}")
         for index, told in enumerate(beat.lines):
             source = str(told.fields.get("source") or "")
             place = str(told.fields.get("destination") or source)
@@ -128,7 +128,7 @@ class EventHub:
                 "fields": told.named_fields,
             }
             id = f"{told.at_ms}-{who}-{beat.number}-{index}"
-            text = _TEXT % (id.encode(), told.event.encode(), _encode(data))
+            text = _TEXT % (id.encode(), printable(told.event).encode(), _encode(data))
             self._kept.append(Kept(id, told.at_ms, told.event, place, source, text))
             self.count += 1
         if beat.dropped:
