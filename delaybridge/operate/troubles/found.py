@@ -137,7 +137,9 @@ def _of_ledger(stats: Stats) -> Iterator[Finding]:
     if (drift := stats.ledger) is None:
         return
     if drift.waiting:
-        yield trouble("ledger_comparing", waiting=drift.waiting, why=drift.silent or "-")
+        told: dict[str, Any] = {"waiting": drift.waiting, "why": drift.silent}
+        said = Sentence("{waiting} buckets wait to be compared with the ledger", told)
+        yield trouble("ledger_comparing", None if drift.silent else said, **told)
     elif drift.silent:
         yield trouble("ledger_silent", why=drift.silent)
     if drift.restored or drift.dropped or drift.mended:
