@@ -126,6 +126,8 @@ class Bridge:
         brokers = self.settings.brokers.items()
         return {
             "DELAYBRIDGE_REDIS__URL": self.url,
+            "DELAYBRIDGE_REDIS_URL": self.url,  # where this was set, both have to agree
+            "DELAYBRIDGE_REDIS__PASSWORD_FILE": __file__,  # one that exists; any password is right
             "DELAYBRIDGE_NAMESPACE": self.settings.namespace,
             "DELAYBRIDGE_DURABILITY": "memory",
             "DELAYBRIDGE_REDIS__TIMEOUT_S": str(_PATIENCE_S),

@@ -109,6 +109,9 @@ class _Connection(FakeSocket, asyncio.Protocol):
     def info(self, *_sections: bytes) -> bytes:
         return _INFO
 
+    def _auth(self, *_login: bytes) -> bytes:
+        return b"OK"
+
     def time(self) -> list[bytes]:
         seconds, ms = divmod(self._redis.now_ms, 1000)
         return [b"%d" % seconds, b"%d" % (ms * 1000)]

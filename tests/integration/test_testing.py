@@ -41,8 +41,14 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_programs_of_the_page_pass_as_tests(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_pass_as_tests_whatever_redis_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = blocks("docs/testing.md")
+    monkeypatch.setenv("DELAYBRIDGE_REDIS_URL", "redis://other.invalid/0")
+    (tmp_path / "delaybridge.toml").write_text(
+        'redis.url = "redis://user@other.invalid/0"\nredis.password_file = "missing"\n'
+    )
     for number, program in enumerate(programs):
         (tmp_path / f"test_block_{number}.py").write_text(program)
     ran = run_pytest(tmp_path)
