@@ -17,6 +17,7 @@ from delaybridge.operate.troubles.listed import trouble
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import at
+from delaybridge.store.namespace.translatable import some
 from delaybridge.store.protocol.keys import SLOTS
 from delaybridge.store.protocol.verbs import RedisCommand, plain
 from delaybridge.store.redis.sentinels import Seen, Sentinels
@@ -136,14 +137,10 @@ def _one(each: Inspected, is_alone: bool) -> Iterator[Finding]:
     if (fixed := lua_fixed_in(name)) is not None:
         yield trouble("store_vulnerable", about=about, remedy=f"Upgrade: {fixed}")
     policy = info.get("maxmemory_policy", "?")
-    if policy == "noeviction":
-        yield ok(about, f"maxmemory-policy {policy}")
-    else:
-        yield trouble("store_evicts", about=about, policy=policy)
-    if info.get("aof_enabled") == "1":
-        yield ok(about, "appendonly yes")
-    else:
-        yield trouble("store_not_persistent", about=about)
+    keeps = ok(about, f"maxmemory-policy {policy}")
+    yield keeps if policy == "noeviction" else trouble("store_evicts", about=about, policy=policy)
+    is_on = info.get("aof_enabled") == "1"
+    yield ok(about, "appendonly yes") if is_on else trouble("store_not_persistent", about=about)
     if not is_alone and info.get("connected_slaves") == "0":
         yield trouble("store_without_replica", about=about)
 
@@ -191,8 +188,7 @@ def _moving(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
         yield trouble("cluster_slots_unseen")
     slots = {int(slot) for each in replies for slot in _OPEN.findall(_bytes(each).decode())}
     if slots:
-        more = ["..."] if len(slots) > _SHOWN else []
-        shown = ", ".join([*map(str, sorted(slots)[:_SHOWN]), *more])
+        shown = some(sorted(slots), _SHOWN)
         yield trouble("cluster_slots_moving", count=len(slots), slots=shown, node=nodes[0])
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.orphans import waiting
-from delaybridge.store.namespace.translatable import Sentence
+from delaybridge.store.namespace.translatable import Sentence, some
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
@@ -75,21 +75,16 @@ def sentence(found: Mapping[int, Orphans]) -> Sentence:
         "keys were lost in buckets {buckets}: {due} messages are delayed again, "
         "{dead} are dead again, {parked} were held back, {bare} lost their body and are dead, "
         "{other} other entries were mended, at {time}",
-        {**told, "buckets": _numbers([*found]), "time": format_time(summed(found).at_ms)},
+        {**told, "buckets": some([*found], _NAMED), "time": format_time(summed(found).at_ms)},
     )
 
 
 def held(found: Mapping[int, Orphans]) -> Sentence:
     """The sentence about the orphans that wait for the operator, of one bucket or more."""
-    told = {"count": f"{summed(found).waiting:,}", "buckets": _numbers([*found])}
+    told = {"count": f"{summed(found).waiting:,}", "buckets": some([*found], _NAMED)}
     return Sentence(
         "{count} messages of buckets {buckets} were found over an hour late and are held back", told
     )
-
-
-def _numbers(buckets: list[int]) -> str:
-    shown = ", ".join(map(str, buckets[:_NAMED]))
-    return f"{shown}, …" if len(buckets) > _NAMED else shown
 
 
 def listing(bucket: Bucket) -> list[RedisCommand[int]]:

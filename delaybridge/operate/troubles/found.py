@@ -22,7 +22,7 @@ from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.publish.link import NOT_YET
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.damage import Damage
-from delaybridge.store.namespace.translatable import Sentence
+from delaybridge.store.namespace.translatable import Sentence, some
 from delaybridge.store.protocol.record import LACKING, SLOW, UNRECEIVED, Trouble, first_word
 from delaybridge.times import roughly
 
@@ -95,7 +95,7 @@ def _of_store(stats: Stats, memory: Fullness | None) -> Iterator[Finding]:
     for one in stats.all_damage:
         yield damaged("series_damaged" if one.key.endswith(_SERIES) else "key_damaged", one)
     if lost := {each.bucket: each.unlisted for each in stats.buckets if each.unlisted}:
-        count, buckets = f"{sum(lost.values()):,}", _listed([*lost])
+        count, buckets = f"{sum(lost.values()):,}", some([*lost], _NAMED)
         yield trouble("messages_unlisted", count=count, buckets=buckets)
     fresh_ms = stats.now_ms - history_alarm.FRESH_MS
     for said in history_alarm.sentences(stats.setbacks):
@@ -188,7 +188,7 @@ def _parked(destination: str, reason: str, names: Sequence[str]) -> Finding:
     """The workers that park the messages of a destination, or of a whole broker, for a reason."""
     broker, _, rest = destination.partition(":")
     values: dict[str, Any] = {"destination": destination, "reason": reason, "broker": broker}
-    values["workers"] = _listed(names)
+    values["workers"] = some(names, _NAMED)
     if first_word(reason) == LACKING:
         return trouble("broker_unknown", **values)
     if reason in (SLOW, UNRECEIVED):
@@ -241,17 +241,15 @@ def _of_parts(stats: Stats) -> Iterator[Finding]:
     for (part, reason), names in failing.items():
         effect = _PARTS.get(part, f"{part} fails")
         code = "rules_unread" if part == "destinations" else "worker_part_fails"
-        yield trouble(code, effect=effect, reason=reason, workers=_listed(names))
+        yield trouble(code, effect=effect, reason=reason, workers=some(names, _NAMED))
 
 
 def _of_workers(stats: Stats) -> Iterator[Finding]:
     for worker in stats.workers:
         if abs(ahead_ms := worker.pace.ahead_ms or 0) > _SKEW_MS:
-            told = {"worker": worker.name, "ms": abs(ahead_ms)}
-            said = Sentence("the clock of {worker} is {ms} ms behind Redis'", told)
-            if ahead_ms > 0:
-                said = Sentence("the clock of {worker} is {ms} ms ahead of Redis'", told)
-            yield trouble("worker_clock_off", said)
+            told: dict[str, Any] = {"worker": worker.name, "ms": abs(ahead_ms)}
+            ahead = Sentence("the clock of {worker} is {ms} ms ahead of Redis'", told)
+            yield trouble("worker_clock_off", ahead if ahead_ms > 0 else None, **told)
     yield from _of_gone(stats)
     if len(versions := {each.version for each in stats.workers}) > 1:
         yield trouble("worker_versions_differ", versions=", ".join(sorted(versions)))
@@ -273,14 +271,13 @@ def _of_rules(stats: Stats, places: Places | None) -> Iterator[Finding]:
     for one in stats.odd_rules:
         yield damaged("rule_damaged", one)
     if stats.rules.by_place and stats.ignoring:
-        yield trouble("rules_ignored", workers=_listed(stats.ignoring))
+        yield trouble("rules_ignored", workers=some(stats.ignoring, _NAMED))
     for each in stats.paused[:_NAMED]:
         yield _paused(each, stats.now_ms)
     if (more := len(stats.paused) - _NAMED) > 0:
         said = Sentence("also paused: {more} more", {"more": more})
-        yield trouble(
-            "destination_paused", said, place="", remedy="List them: delaybridge destination ls"
-        )
+        remedy = "List them: delaybridge destination ls"
+        yield trouble("destination_paused", said, place="", remedy=remedy)
     for odd, what in (places.odd if places else {}).items():
         yield trouble("rule_odd", place=odd, what=what)
 
@@ -289,15 +286,10 @@ def _paused(each: Paused, now_ms: int) -> Finding:
     """`rabbitmq:orders is paused for 2h05m, 1,234 messages wait`."""
     told: dict[str, Any] = {"place": each.place, "messages": tally_text(each.waiting)}
     if each.since_ms is None:
-        said = Sentence("{place} is paused, {messages} messages wait", told)
-        return trouble("destination_paused", said, **told)
+        return trouble("destination_paused", **told)
     age_ms = max(0, now_ms - each.since_ms)
     told["time"] = roughly(age_ms)
     said = Sentence("{place} is paused for {time}, {messages} messages wait", told)
     # Whoever paused it just now needs no reminder.
     remedy = "" if age_ms < _FORGOTTEN_MS else None
     return trouble("destination_paused", said, remedy=remedy, **told)
-
-
-def _listed(names: Sequence[object]) -> str:
-    return ", ".join(map(str, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -17,3 +17,8 @@ class Sentence(NamedTuple):
 
     def __str__(self) -> str:
         return self.template.format(**self.values)
+
+
+def some(names: Sequence[object], most: int) -> str:
+    """The first of them, as `1, 2, …`."""
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")

@@ -148,8 +148,7 @@ def limit(call: Invocation, destination: str, rate: str | None, off: bool, new: 
     """Publish at most N messages a second to D. Limits of broader places hold as well."""
     _check_off(off, "--rate", rate)
     number = None if rate is None else _rate(rate)
-    new = new or off
-    _steer(call, destination, lambda c: c.destinations.limit(destination, number), new=new)
+    _steer(call, destination, lambda c: c.destinations.limit(destination, number), new=new or off)
 
 
 @destination.command("spread")
@@ -161,8 +160,7 @@ def limit(call: Invocation, destination: str, rate: str | None, off: bool, new: 
 def spread(call: Invocation, destination: str, window: str | None, off: bool, new: bool) -> None:
     """Let messages due in one instant leave over WINDOW, as 10m; none of them early."""
     _check_off(off, "WINDOW", window)
-    new = new or off
-    _steer(call, destination, lambda c: c.destinations.spread(destination, window), new=new)
+    _steer(call, destination, lambda c: c.destinations.spread(destination, window), new=new or off)
 
 
 @destination.command("retry")

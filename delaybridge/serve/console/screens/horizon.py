@@ -135,8 +135,8 @@ def _zooms(call: Call, query: HorizonPageQuery, shown: Zoom) -> dict[str, str]:
 
     def to(low: int, high: int) -> str:
         low = max(low, 0)
-        to_ms, kept = max(high, low + _LEAST_MS), (query.destination, query.scale)
-        return link("", from_ms=low, to_ms=to_ms, destination=kept[0], scale=kept[1])
+        to_ms = max(high, low + _LEAST_MS)
+        return link("", from_ms=low, to_ms=to_ms, destination=query.destination, scale=query.scale)
 
     return {
         "in": to(middle - quarter, middle + quarter),
