@@ -33,8 +33,8 @@ class Named(Protocol):
     id: str
 
 
-class _Failure(Struct, frozen=True, kw_only=True):
-    """What became of messages that were not delivered."""
+class Undelivered(Struct, frozen=True, kw_only=True):
+    """What an event says of messages that were not delivered."""
 
     destination: str
     messages: int
@@ -162,19 +162,19 @@ class Settled(Event, frozen=True, kw_only=True):
     destinations: Mapping[str, int] = {}
 
 
-class PublishFailed(_Failure, Event, frozen=True, kw_only=True):
+class PublishFailed(Undelivered, Event, frozen=True, kw_only=True):
     """Publishes failed, or their outcome is unknown. The messages are parked or `Retried`."""
 
 
-class Retried(_Failure, Event, frozen=True, kw_only=True):
+class Retried(Undelivered, Event, frozen=True, kw_only=True):
     """Publishes failed, or their outcome is unknown. The messages wait for their back-off."""
 
 
-class Buried(_Failure, Event, frozen=True, kw_only=True):
+class Buried(Undelivered, Event, frozen=True, kw_only=True):
     """Messages moved to the dead set."""
 
 
-class DeadLettered(_Failure, Event, frozen=True, kw_only=True):
+class DeadLettered(Undelivered, Event, frozen=True, kw_only=True):
     """Dead messages are published to the dead-letter destination; if that fails, `Buried`."""
 
 
@@ -184,7 +184,7 @@ class DeadDropped(Event, frozen=True, kw_only=True):
     messages: int
 
 
-class Dropped(_Failure, Event, frozen=True, kw_only=True):
+class Dropped(Undelivered, Event, frozen=True, kw_only=True):
     """At-most-once messages were deleted after a failed publish: they are never repeated."""
 
 

@@ -15,7 +15,6 @@ MOST_DESTINATIONS, MOST_REASONS = 200, 50
 MOST_PAIRS = 500  # of a destination and a reason
 MOST_CHARS = 100  # of a reason
 OTHER = "other"
-_Failed = events.Retried | events.Buried | events.DeadLettered | events.Dropped
 _OfSeveral = events.Claimed | events.FireAllowed | events.Settled | events.LeaseAcquired
 
 
@@ -78,7 +77,7 @@ class Counts:
             broker = event.destination.partition(":")[0]
             self.histograms["publish_confirm_seconds", broker].observe(took_ms)
 
-    def failed(self, metric: str, event: _Failed) -> None:
+    def failed(self, metric: str, event: events.Undelivered) -> None:
         """Messages of one destination that met with one reason."""
         destination, reason = self.destination(event.destination), self.reason(event.reason)
         if self._pairs(f"{destination} {reason}") == OTHER:
@@ -141,33 +140,24 @@ _COUNTED: dict[type[events.Event], Callable[[Counts, Any], None]] = {
     events.DeadLettered: _failure("messages_dead_lettered_total"),
     events.Dropped: _failure("messages_dropped_total"),
     events.Claimed: Counts.claimed,
-    events.FireAllowed: lambda counts, event: counts.each("messages_fired_total", event),
-    events.Settled: lambda counts, event: counts.each("messages_settled_total", event),
-    events.PublishFailed: lambda counts, event: counts.add(
-        event.messages,
-        "publish_errors_total",
-        event.destination.partition(":")[0],
-        counts.reason(event.reason),
+    events.FireAllowed: lambda c, e: c.each("messages_fired_total", e),
+    events.Settled: lambda c, e: c.each("messages_settled_total", e),
+    events.PublishFailed: lambda c, e: c.add(
+        e.messages, "publish_errors_total", e.destination.partition(":")[0], c.reason(e.reason)
     ),
     events.IngestStored: Counts.stored,
     events.RunsMade: Counts.runs,
-    events.Ingested: lambda counts, event: counts.add(
-        event.messages, "messages_ingested_total", counts.source(event.source)
-    ),
-    events.StoreSilent: lambda counts, event: counts.add(1, "store_silences_total"),
-    events.ScannerFailed: lambda counts, event: counts.add(1, "scanner_failures_total"),
-    events.DeadDropped: lambda counts, event: counts.add(
-        event.messages, "dead_messages_deleted_total"
-    ),
-    events.CircuitOpened: lambda counts, event: counts.add(
-        1, "circuits_opened_total", counts.destination(event.destination)
+    events.Ingested: lambda c, e: c.add(e.messages, "messages_ingested_total", c.source(e.source)),
+    events.StoreSilent: lambda c, e: c.add(1, "store_silences_total"),
+    events.ScannerFailed: lambda c, e: c.add(1, "scanner_failures_total"),
+    events.DeadDropped: lambda c, e: c.add(e.messages, "dead_messages_deleted_total"),
+    events.CircuitOpened: lambda c, e: c.add(
+        1, "circuits_opened_total", c.destination(e.destination)
     ),
     events.LeaseAcquired: Counts.acquired,
-    events.LeaseReleased: lambda counts, event: counts.add(1, "leases_lost_total", "released"),
-    events.LeaseLost: lambda counts, event: counts.add(1, "leases_lost_total", "expired"),
-    events.Quarantined: lambda counts, event: counts.add(
-        event.messages,
-        "messages_refused_total",
-        counts.reason(event.reason).removeprefix("ingress:"),
+    events.LeaseReleased: lambda c, e: c.add(1, "leases_lost_total", "released"),
+    events.LeaseLost: lambda c, e: c.add(1, "leases_lost_total", "expired"),
+    events.Quarantined: lambda c, e: c.add(
+        e.messages, "messages_refused_total", c.reason(e.reason).removeprefix("ingress:")
     ),
 }
