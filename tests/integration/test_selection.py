@@ -58,6 +58,7 @@ PLACES = ("rabbitmq:orders/a", "rabbitmq:orders/b", "eu:orders/a", "rabbitmq:/q"
         ({"destination": "rabbitmq"}, "013"),
         ({"destination": "nowhere"}, ""),
         ({"exchange": "rabbitmq:orders"}, "01"),
+        ({"exchange": "rabbitmq:orders/*"}, "01"),
         ({"exchange": "orders"}, "0124"),
         ({"exchange": "order"}, ""),
         ({"exchange": "kafka:orders"}, "4"),
@@ -89,6 +90,7 @@ def test_messages_to_a_broker_that_the_client_does_not_know_are_found_too(
     client.schedule("eu:orders/a", b"", delay=60, id="a")
     with Client(redis_url, namespace=namespace) as stranger:
         assert found(stranger, destination="eu:orders/a") == ["a"]
+        assert found(stranger, destination="eu:orders/*") == ["a"]
         assert found(stranger, exchange="eu:orders") == ["a"]
         assert found(stranger, exchange="orders") == ["a"]
         assert found(stranger, exchange="a") == []

@@ -220,7 +220,7 @@ class Walk:
         exchange, kinds = self._selection.exchange, self._namespace.kinds
         if not all(covers(place, destination or "", kinds) for place in self._wanted):
             return False
-        return exchange is None or self._goes_through(exchange, destination)
+        return exchange is None or self._goes_through(exchange.removesuffix("/*"), destination)
 
     def _destination(self, payload: bytes) -> str | None:
         if not self._wanted and self._selection.exchange is None:
