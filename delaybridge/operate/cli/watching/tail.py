@@ -39,8 +39,9 @@ _GRANT = "grant +subscribe +unsubscribe and the channel: docs/security.md"
 def tail(call: Invocation, destination: str | None, events: tuple[str, ...]) -> int:
     """Print the events of all workers and ingest processes as they happen; Ctrl-C ends it.
 
-    Each process tells its events once a second, those of one destination and reason in one line.
-    What is missing is said: tail was too slow, Redis was away, or a process told too much.
+    Each process tells its events once a second, those of one destination and reason in one line,
+    and names up to about 50 messages, by id. What is missing is said: tail was too slow,
+    Redis was away, or a process told too much.
     """
     wanted = frozenset(name for given in events for name in given.split(",") if name)
     _check_names(wanted)
