@@ -50,7 +50,7 @@ def test_the_command_that_doctor_shows_sends_what_is_held_back(
     assert run("health").code == 1
     (told,) = (line for line in run("doctor").out.splitlines() if "held back." in line)
     assert f"{HELD} messages of buckets {lost.number} " in told
-    command = shlex.split(told.rpartition("delaybridge ")[2])
+    command = shlex.split(told.rpartition("delaybridge ")[2].partition("  [")[0])
     assert run(*command).code == 0
     found = caller.stats()
     assert (found.delayed, found.parked, found.held_back) == (HELD + 1, 0, {})

@@ -58,7 +58,7 @@ async def test_a_worker_whose_clock_differs_promotes_in_time_and_says_so(
         assert ledger.ask(tiers) == [("soon", 1), (later, 2)]
         assert len(crew.heard(ClockDiffers)) == 1
         assert crew.heard(ClockDiffers)[0].ahead_ms == pytest.approx(ahead_ms, rel=0.1)
-        said = f"the clock of w is 1h {'ahead of' if ahead_ms > 0 else 'behind'} that of Redis"
+        said = f"the clock of w is 1h {'ahead of' if ahead_ms > 0 else 'behind'} Redis'"
         await until_async(lambda: crew.workers["w"].current_run, "it works")
         assert said in (await asyncio.to_thread(run, "doctor")).out
         assert said in (await asyncio.to_thread(run, "health")).out

@@ -102,12 +102,12 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     assert stored.reason is not None and stored.reason.startswith("no_broker: ")
     assert caller.pending(state=State.PARKED).items == [stored]
     assert "no_broker" in run("message", "ls", "--state", "parked").out
-    assert "no_broker" in run("stats").out
+    assert "broker_unknown" in run("stats").out
     warnings = [
         each["text"] for each in run("--json", "--broker", "eu=memory://", "doctor").objects
     ]
-    assert any(text.startswith("no worker serves broker") and "kafka" in text for text in warnings)
-    assert any(text.startswith("no worker serves broker") and " eu." in text for text in warnings)
+    assert any(text.startswith("no broker is named kafka at ") for text in warnings)
+    assert any(text.startswith("no worker serves broker eu.") for text in warnings)
 
 
 def test_a_message_parked_in_a_bucket_that_no_worker_holds_says_so(

@@ -139,7 +139,7 @@ CASES = {
     ),
     "clocks": (
         {"workers": CLOCKS},
-        ["the clock of w is 51 ms ahead of Redis'", "the clock of v is 60 ms behind Redis'"],
+        ["the clock of w is 51ms ahead of Redis'", "the clock of v is 60ms behind Redis'"],
     ),
     "paused": (
         {"paused": PAUSED},
@@ -297,8 +297,8 @@ async def test_a_tick_is_made_once_for_all_pages_of_a_language(
         data = msgspec.json.decode(tick.removeprefix(b"event: tick\ndata: "))
         texts += [each["text"] for each in data["alerts"]]
     assert texts == [
-        "the clock of \\x1b[31m\\u202e{worker} <b>%s is 70 ms ahead of Redis'",
-        "\\x1b[31m\\u202e{worker} <b>%s 的时钟比 Redis 快 70 毫秒",
+        "the clock of \\x1b[31m\\u202e{worker} <b>%s is 70ms ahead of Redis'",
+        "\\x1b[31m\\u202e{worker} <b>%s 的时钟比 Redis 快 70ms",
     ]
     wrong = wrong._replace(stats=stats())
     assert await snapshots.tick("en") is not english

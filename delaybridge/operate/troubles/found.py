@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from delaybridge.operate.notices import repairs
 from delaybridge.operate.troubles.addressed import addressed
-from delaybridge.operate.troubles.finding import SEVERITIES, Finding
+from delaybridge.operate.troubles.finding import SEVERITIES, WARN, Finding
 from delaybridge.operate.troubles.fronts import front_faults
 from delaybridge.operate.troubles.listed import trouble
 from delaybridge.operate.troubles.sources import ingest_faults
@@ -154,7 +154,8 @@ def _of_ledger(stats: Stats) -> Iterator[Finding]:
 def _of_time(stats: Stats, thresholds: Thresholds) -> Iterator[Finding]:
     alone = unowned(stats.buckets) if thresholds.alone is None else thresholds.alone
     if alone:
-        yield trouble("bucket_without_worker", alone=len(alone), all=len(stats.buckets))
+        found = trouble("bucket_without_worker", alone=len(alone), all=len(stats.buckets))
+        yield found if stats.delayed + stats.in_flight else found._replace(level=WARN)
     if stats.overdue_ms > thresholds.overdue_ms:
         yield trouble("messages_late", late=roughly(stats.overdue_ms))
     if stats.recurring_late_ms:
@@ -247,8 +248,8 @@ def _of_parts(stats: Stats) -> Iterator[Finding]:
 def _of_workers(stats: Stats) -> Iterator[Finding]:
     for worker in stats.workers:
         if abs(ahead_ms := worker.pace.ahead_ms or 0) > _SKEW_MS:
-            told: dict[str, Any] = {"worker": worker.name, "ms": abs(ahead_ms)}
-            ahead = Sentence("the clock of {worker} is {ms} ms ahead of Redis'", told)
+            told: dict[str, Any] = {"worker": worker.name, "time": roughly(abs(ahead_ms))}
+            ahead = Sentence("the clock of {worker} is {time} ahead of Redis'", told)
             yield trouble("worker_clock_off", ahead if ahead_ms > 0 else None, **told)
     yield from _of_gone(stats)
     if len(versions := {each.version for each in stats.workers}) > 1:
