@@ -63,6 +63,10 @@ async def test_a_filter_is_counted_then_cancelled(http: httpx.AsyncClient) -> No
     assert (job["state"], job["matched"], job["answers"]) == ("done", 600, {"cancelled": 600})
     assert (await http.get("/v1/stats")).json()["delayed"] == 1
     assert (await http.get("/v1/jobs")).json()["items"][0]["id"] == job["id"]
+    strange = {"filter": {"destination": "memry:orders"}}
+    for path in ("messages:cancel", "dead:discard"):
+        refused = await http.post(f"/v1/{path}", json=strange)
+        assert (refused.status_code, refused.json()["code"]) == (422, "unknown_destination")
 
 
 async def test_ids_are_rescheduled(http: httpx.AsyncClient) -> None:

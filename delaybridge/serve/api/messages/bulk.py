@@ -154,7 +154,7 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
     else:
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
-        selection = _selection(wanted.filter or Filter(), TABLE[name].states, call)
+        selection = await _selection(wanted.filter or Filter(), TABLE[name].states, call)
         counted = Counter()
         if wanted.dry_run or over_ms:
             by_state = await _count(call, selection, counted)
@@ -188,7 +188,7 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
     return found
 
 
-def _selection(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
+async def _selection(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
     # A page of the console must say which messages it means; their state alone is not enough.
     if GUARD in call.headers and not any(getattr(wanted, each) for each in _CHOOSING):
         raise MessageError("bad_selection", "filter", "set a filter first: all would match")
@@ -197,6 +197,8 @@ def _selection(wanted: Filter, states: Sequence[State], call: Call) -> Selection
         raise MessageError("bad_state", "filter.state", what)
     fields = msgspec.structs.asdict(wanted)
     state, place = fields.pop("state"), fields.pop("destination")
+    if place is not None and not call.tenant:
+        await call.site.patient.destinations(place)  # MessageError if it cannot exist
     return Selection(states=tuple(states if state is None else (state,)), place=place, **fields)
 
 
