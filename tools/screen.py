@@ -49,7 +49,7 @@ def captured() -> str:
         flags = ["--redis", redis.url, "--namespace", bench.namespace, "--broker", "memory://"]
         tmux.start([sys.executable, "-m", "delaybridge", *flags, "top"])
         load(bench)
-        screen = tmux.shows("q quit", "paused: memory:invoices")
+        screen = tmux.shows("q quit", "memory:invoices is paused")
         tmux.press("q")
     # Its own port and namespace mean nothing to a reader.
     shown = f"{redis.url}  {bench.namespace}"
