@@ -10,13 +10,16 @@ import httpx
 import pytest
 from redis import Redis
 
+from delaybridge.operate.doctor.findings import findings
 from delaybridge.operate.metrics.gauges import gauges_of
 from delaybridge.operate.metrics.health import ready
 from delaybridge.operate.metrics.reader import Reader
+from delaybridge.settings.settings import Settings
 from delaybridge.worker.service import ProcessReport
 from tests.rigs.api import api
 from tests.rigs.redis_troubles import refuse_writes
 from tests.rigs.waiting import until_async
+from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
 
@@ -52,6 +55,25 @@ REFUSALS: dict[str, tuple[Callable[[RedisServer, Redis], None], dict[str, Any]]]
     "NOREPLICAS": (has_no_replica, {"min-replicas-to-write": 0}),
     "OOM": (is_full, {"maxmemory": 0}),
 }
+
+
+def is_replica(redis: RedisServer, admin: Redis) -> None:
+    admin.replicaof(LOOPBACK, free_port())
+
+
+@pytest.mark.parametrize("why", [*REFUSALS, "READONLY"])
+def test_doctor_says_it_once_and_not_that_redis_is_to_be_started(why: str) -> None:
+    refuse = REFUSALS[why][0] if why in REFUSALS else is_replica
+    with RedisServer() as redis, Redis(port=redis.port) as admin:
+        settings = Settings.load(None, {"redis": {"url": redis.url}})
+        assert "FAIL" not in [each.level for each in findings(settings)]
+        refuse(redis, admin)
+        failed = [each for each in findings(settings) if each.level == "FAIL"]
+        assert [each.code for each in failed if each.code != "store_full"] == [
+            "store_refuses_writes"
+        ]
+        said = "out of memory" if why == "OOM" else why
+        assert said in failed[0].what
 
 
 @pytest.mark.parametrize("why", REFUSALS)

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreDenied
-from delaybridge.operate.notices.announcements import LedgerDrift, WorkerInfo, WorkerPace
+from delaybridge.operate.notices.announcements import Gone, LedgerDrift, WorkerInfo, WorkerPace
+from delaybridge.operate.notices.refused_writes import RefusedWrites
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.troubles.finding import ERROR, SEVERE, WARNING, Finding
 from delaybridge.operate.troubles.found import troubles
@@ -122,6 +123,14 @@ CASES = {
             "seen: refused"
         ],
     ),
+    "refuses": (  # and so workers fail, and cannot say that they live
+        {
+            "refused": [RefusedWrites("", "MISCONF")],
+            "gone": [Gone("worker", "v", "h", 1, "0.1.0", NOW_MS, NOW_MS)],
+            "workers": [worker("w", failing={"series": "MISCONF"})],
+        },
+        ["Redis takes no writes: MISCONF"],
+    ),
     "alone": ({"buckets": [bucket(0), bucket(1, owner=None)]}, ["1 of 2 buckets have no worker"]),
     "late": ({"overdue_ms": 9000}, ["the oldest waiting message is 9s overdue"]),
     "recurring": ({"recurring_late_ms": 65_000}, ["no recurring message was made for 1m05s"]),
@@ -194,6 +203,13 @@ def test_an_alert_leads_to_a_page(wrong: dict[str, Any]) -> None:
 )
 def test_where_an_alert_leads(wrong: dict[str, Any], path: str) -> None:
     assert Snapshot(stats(**wrong)).tick("en")["alerts"][0]["path"] == path
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_refusal_of_which_nothing_is_left_is_no_incident(dead: int) -> None:
+    refusal = Trouble("kafka:a", "refuses: nack: 1", "w")
+    (found,) = troubles(stats(troubles=[refusal], dead=dead))
+    assert (found.code, found.is_red) == ("destination_refuses", bool(dead))
 
 
 def test_the_worst_comes_first() -> None:

@@ -119,8 +119,8 @@ def ingesting(
         (ingesting("starting"), "FAIL"),
         (ingesting("403 ACCESS_REFUSED"), "FAIL"),
         (ingesting("reading", faults=("queue 'q' is bound",)), "FAIL"),
-        (stats(owners=["w"]), "WARN"),
-        (ingesting("reading", name="pay.delay"), "WARN"),
+        (stats(owners=["w"]), "FAIL"),
+        (ingesting("reading", name="pay.delay"), "FAIL"),
     ],
 )
 def test_health_and_doctor_check_that_sources_are_read(

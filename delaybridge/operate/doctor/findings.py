@@ -54,10 +54,11 @@ def _findings(settings: Settings) -> Iterator[Finding]:
             if (silent := _without_home(store, settings)) is not None:
                 yield silent
             else:
-                yield from _rights(store, settings)
                 found = yield from namespace(store, settings)
+                yield from _rights(store, settings)
         except errors.DelayBridgeError as exc:
-            yield trouble("store_unreachable", why=_reason(exc), url=settings.redis.url)
+            if not (found and found.refused):  # which has been said
+                yield _unreachable(exc, settings.redis.url)
     yield from _ledger(settings)
     if settings.brokers:
         yield from asyncio.run(brokers(settings))
@@ -73,6 +74,13 @@ def _without_home(store: Store, settings: Settings) -> Finding | None:
         return None
     node = store.node_of(keys.birth(settings.namespace)) or "redis"
     return trouble("namespace_unseen", node=node, namespace=settings.namespace)
+
+
+def _unreachable(exc: errors.DelayBridgeError, url: str) -> Finding:
+    _, answers, why = _reason(exc).rpartition("not ready: ")
+    if answers or isinstance(exc, errors.StoreFull):
+        return trouble("store_refuses_writes", server="Redis", why=why)
+    return trouble("store_unreachable", why=why, url=url)
 
 
 def _reason(exc: errors.DelayBridgeError) -> str:
@@ -108,10 +116,8 @@ def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
         return
     try:
         yield ok("redis", f"all {run_scripts(store, settings.namespace)} scripts run")
-    except errors.StoreUnavailable:
+    except (errors.StoreUnavailable, errors.StoreFull):
         raise
-    except errors.StoreFull as exc:
-        yield trouble("store_refuses", why=_reason(exc))
     except errors.StoreError as exc:
         yield trouble("scripts_fail", why=_reason(exc))
 

@@ -105,6 +105,7 @@ class Invocation:
         except delaybridge.StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
             start = "" if refused_certificate(exc) else _START_REDIS
+            start = "see: delaybridge doctor" if reason.startswith("not ready") else start
             hints = filter(None, [start, "" if never_sent(exc) else remedy])
             what = "; ".join([f"{reason} ({self.settings.redis.url})", *hints])
             raise Failure(Exit.UNREACHABLE, "store_unavailable", "redis", what) from exc

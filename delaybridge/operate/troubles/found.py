@@ -76,7 +76,6 @@ def troubles(
         *_of_ledger(stats),
         *_of_time(stats, thresholds),
         *_of_destinations(stats, thresholds),
-        *_of_parts(stats),
         *_of_workers(stats),
         *front_faults(stats),
         *ingest_faults(stats, settings),
@@ -122,7 +121,7 @@ def _nearly_full(memory: Fullness) -> Finding:
         percent=memory.percent,
         used=size_text(memory.used_bytes),
         limit=size_text(memory.limit_bytes),
-        twice=2 * memory.limit_bytes,
+        twice=2 * max(memory.limit_bytes, memory.used_bytes),
     )
 
 
@@ -154,7 +153,9 @@ def _of_ledger(stats: Stats) -> Iterator[Finding]:
 def _of_time(stats: Stats, thresholds: Thresholds) -> Iterator[Finding]:
     alone = unowned(stats.buckets) if thresholds.alone is None else thresholds.alone
     if alone:
-        found = trouble("bucket_without_worker", alone=len(alone), all=len(stats.buckets))
+        start = "" if stats.refused else None
+        of: dict[str, Any] = {"alone": len(alone), "all": len(stats.buckets)}
+        found = trouble("bucket_without_worker", remedy=start, **of)
         yield found if stats.delayed + stats.in_flight else found._replace(level=WARN)
     if stats.overdue_ms > thresholds.overdue_ms:
         yield trouble("messages_late", late=roughly(stats.overdue_ms))
@@ -182,7 +183,8 @@ def _of_destinations(stats: Stats, thresholds: Thresholds) -> Iterator[Finding]:
             why = each.reason.partition(": ")[2]
             values: dict[str, Any] = {"reason": why, "workers": each.worker}
             code, parts = _code_of(why, destination, "destination_refuses")
-            yield trouble(code, **parts, **values)
+            # Nothing that failed is left: it may be over.
+            yield trouble(code, is_red=None if stats.dead else False, **parts, **values)
 
 
 def _parked(destination: str, reason: str, names: Sequence[str]) -> Finding:
@@ -251,7 +253,9 @@ def _of_workers(stats: Stats) -> Iterator[Finding]:
             told: dict[str, Any] = {"worker": worker.name, "time": roughly(abs(ahead_ms))}
             ahead = Sentence("the clock of {worker} is {time} ahead of Redis'", told)
             yield trouble("worker_clock_off", ahead if ahead_ms > 0 else None, **told)
-    yield from _of_gone(stats)
+    if not stats.refused:  # a Redis that takes no writes explains both
+        yield from _of_parts(stats)
+        yield from _of_gone(stats)
     if len(versions := {each.version for each in stats.workers}) > 1:
         yield trouble("worker_versions_differ", versions=", ".join(sorted(versions)))
 
