@@ -207,9 +207,9 @@ def test_where_an_alert_leads(wrong: dict[str, Any], path: str) -> None:
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_refusal_of_which_nothing_is_left_is_no_incident(dead: int) -> None:
-    refusal = Trouble("kafka:a", "refuses: nack: 1", "w")
+    refusal = Trouble("rabbitmq:a", "refuses: exchange_missing: 404", "w")
     (found,) = troubles(stats(troubles=[refusal], dead=dead))
-    assert (found.code, found.is_red) == ("destination_refuses", bool(dead))
+    assert (found.code, found.is_red) == ("exchange_missing", bool(dead))
 
 
 def test_the_worst_comes_first() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import delaybridge
 from delaybridge.errors import (
     ConfigError,
     LedgerUnavailable,
@@ -21,8 +22,10 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
-from delaybridge.operate.terminal.failure import failure_of
+from delaybridge.operate.terminal.failure import Failure, failure_of
 from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Output
+from delaybridge.settings.settings import Settings
 from tests.rigs.command_line import Run, spawn
 from tests.rigs.waiting import DEADLINE_S
 
@@ -50,6 +53,22 @@ HOSTILE = "\x1b[31m\u202e\r\n\x07\x9b"
 def test_exit_code_by_error(error: Exception, code: int, word: str) -> None:
     report = failure_of(error)
     assert (report.exit, report.code) == (code, word)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"), [("nothing was written to it", ""), ("it may be stored", "; repeat it")]
+)
+def test_a_ledger_that_is_away_is_not_taken_for_redis(
+    run: Run, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+) -> None:
+    def away(*_: object) -> None:
+        raise LedgerUnavailable(f"ledger: {said}")
+
+    monkeypatch.setattr(delaybridge.Client, "from_settings", away)
+    assert run("--json", "stats").error["message"] == f"ledger: {said}; see: delaybridge doctor"
+    client = Invocation(Output()).client_of(Settings(), remedy="repeat it")
+    with pytest.raises(Failure, match=f"doctor{hint}$"), client:
+        pass
 
 
 def test_all_faults_of_the_settings_are_shown(run: Run) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
-from delaybridge.errors import refused_certificate
+from delaybridge.errors import LedgerUnavailable, refused_certificate
 from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.output import Output
 
@@ -102,11 +102,13 @@ class Invocation:
             what = str(exc).removeprefix("redis: ")
             what = f"{what}; {remedy}" if remedy else what
             raise Failure(Exit.UNREACHABLE, "not_durable", "redis", what) from exc
+        except LedgerUnavailable as exc:
+            hint = "" if "nothing was" in str(exc) else remedy
+            what = "; ".join(filter(None, [str(exc), "see: delaybridge doctor", hint]))
+            raise Failure(Exit.UNREACHABLE, "ledger_unavailable", None, what) from exc
         except delaybridge.StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
-            start = "" if refused_certificate(exc) else _START_REDIS
-            start = "see: delaybridge doctor" if reason.startswith("not ready") else start
-            hints = filter(None, [start, "" if never_sent(exc) else remedy])
+            hints = filter(None, [_start(exc, reason), "" if never_sent(exc) else remedy])
             what = "; ".join([f"{reason} ({self.settings.redis.url})", *hints])
             raise Failure(Exit.UNREACHABLE, "store_unavailable", "redis", what) from exc
         except delaybridge.ConfigError as exc:
@@ -169,6 +171,12 @@ def never_sent(exc: BaseException | None) -> bool:
             return True
         exc = exc.__cause__ or exc.__context__
     return False
+
+
+def _start(exc: Exception, reason: str) -> str:
+    if reason.startswith("not ready"):  # it answers
+        return "see: delaybridge doctor"
+    return "" if refused_certificate(exc) else _START_REDIS
 
 
 def _named_url(flag: str) -> tuple[str, str]:

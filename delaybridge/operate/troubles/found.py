@@ -140,7 +140,7 @@ def _of_ledger(stats: Stats) -> Iterator[Finding]:
         said = Sentence("{waiting} buckets wait to be compared with the ledger", told)
         yield trouble("ledger_comparing", None if drift.silent else said, **told)
     elif drift.silent:
-        yield trouble("ledger_silent", why=drift.silent)
+        yield trouble("ledger_silent", why=drift.silent.removeprefix("ledger: "))
     if drift.restored or drift.dropped or drift.mended:
         counts: dict[str, Any] = {
             name: f"{getattr(drift, name):,}" for name in ("restored", "dropped", "mended")

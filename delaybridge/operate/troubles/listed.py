@@ -85,12 +85,12 @@ def trouble(
     quoted = {name: shlex.quote(str(value)) for name, value in values.items()}
     if remedy is None:
         remedy = ". ".join(each.format_map(quoted) for each in of.remedy)
-    is_red = of.is_red if is_red is None else is_red
+    is_note = not of.is_red and of.severity == WARNING if is_red is None else not is_red
     return Finding(
-        WARN if of.severity == WARNING and not is_red else FAIL,
+        WARN if is_note else FAIL,
         about or of.about.format_map(values),
         said,
         remedy,
         of,
-        is_red,
+        of.is_red if is_red is None else is_red,
     )
