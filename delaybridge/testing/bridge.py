@@ -99,10 +99,11 @@ class Bridge:
         _forget_shared_client()
         for client in self._clients:
             client.close()
-        self._run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        with self._turn:  # else a thread that lets time pass would wait for ever
+            self._run(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _close(self) -> None:
         await self._engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -182,6 +183,26 @@ def test_threads_that_let_time_pass_together_are_told_of_each_message_once(bridg
         thread.join(DEADLINE_S)
     assert sorted(told) == sorted(b"%d" % number for number in range(20))
     assert len(bridge.delivered()) == 20
+
+
+def test_a_bridge_that_is_closed_ends_the_threads_that_let_time_pass() -> None:
+    said: list[str] = []
+    started = threading.Event()
+
+    def consume(bridge: Bridge) -> None:
+        with contextlib.suppress(RuntimeError):
+            while True:
+                bridge.advance("1s")
+                started.set()
+        said.append("closed")
+
+    with Bridge() as bridge:
+        bridge.client().schedule("rabbitmq:orders/close", b"x", delay="1h")
+        thread = threading.Thread(target=consume, args=(bridge,), daemon=True)
+        thread.start()
+        assert started.wait(DEADLINE_S)
+    thread.join(DEADLINE_S)
+    assert said == ["closed"]
 
 
 def test_what_drop_ins_send_at_once_and_later_is_delivered(
