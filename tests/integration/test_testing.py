@@ -174,8 +174,8 @@ def test_threads_that_let_time_pass_together_are_told_of_each_message_once(bridg
     client = bridge.client()
     for number in range(20):
         client.schedule("rabbitmq:orders/close", b"%d" % number, delay=number)
-    told: list[bytes | None] = []
-    bridge.on("rabbitmq", lambda delivered: told.append(delivered.body))
+    told: list[bytes] = []
+    bridge.on("rabbitmq", lambda delivered: told.append(delivered.body or b""))
     threads = [threading.Thread(target=bridge.advance, args=("1m",), daemon=True) for _ in "abc"]
     for thread in threads:
         thread.start()
