@@ -297,6 +297,8 @@ def _refusal(exc: Exception, parameters: Parameters) -> str:
     why = reason_of(exc)
     if isinstance(exc, ProbableAccessDeniedError):  # ... (530) 'NOT_ALLOWED - vhost x not found'
         return f"vhost_refused: {why.partition(' - ')[2][:-1] or why}"
+    if "Timeout while setting up" in why:  # pika's own words are long, and are cut
+        why = "it takes connections, and does not answer"
     return f"unreachable: {why}"
 
 
