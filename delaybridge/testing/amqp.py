@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 from pika import frame, spec
 
@@ -22,23 +23,31 @@ _numbers = count(1)
 Note = Callable[[str, str, bytes, spec.BasicProperties], None]
 
 
-async def listen(note: Note) -> tuple[asyncio.Server, str]:
-    """A server on the running loop, and its URL.
+async def listen(note: Note) -> tuple[Callable[[], None], str]:
+    """Listen on the running loop: what ends it and its connections, and the URL.
 
     note: called with exchange, routing key, body and properties of each message.
     """
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(note), "127.0.0.1", 0)
-    return server, f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    opened = WeakSet[asyncio.Transport]()
+    server = await loop.create_server(lambda: _Connection(note, opened), "127.0.0.1", 0)
+
+    def close() -> None:
+        server.close()
+        for transport in [*opened]:
+            transport.abort()
+
+    return close, f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, note: Note) -> None:
-        self._note, self._data = note, b""
+    def __init__(self, note: Note, opened: WeakSet[asyncio.Transport]) -> None:
+        self._note, self._opened, self._data = note, opened, b""
         self._channels = defaultdict[int, Any](SimpleNamespace)
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._opened.add(transport)
 
     def data_received(self, data: bytes) -> None:
         self._data += data

@@ -66,7 +66,7 @@ class Bridge:
         now_ms = time.time_ns() // 1_000_000 if now is None else at_ms(now, field="now")
         self._clients: list[Client] = []
         self._callbacks: list[tuple[str, Callback]] = []
-        self._listeners: dict[str, tuple[asyncio.Server, str]] = {}
+        self._listeners: dict[str, tuple[Callable[[], None], str]] = {}
         self._turn = threading.Lock()
         self._told = 0
         self._redis = MemoryRedis(now_ms)
@@ -108,8 +108,8 @@ class Bridge:
     async def _close(self) -> None:
         await self._engine.close()
         self._redis.close()
-        for listener, _ in self._listeners.values():
-            listener.close()
+        for close, _ in self._listeners.values():
+            close()
         await asyncio.sleep(0)  # a turn, in which the transports close
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
