@@ -16,7 +16,6 @@ from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.troubles.finding import ERROR, SEVERE, WARNING, Finding
 from delaybridge.operate.troubles.found import troubles
 from delaybridge.operate.views.bucket_counts import BucketStats
-from delaybridge.operate.views.destinations import Place, Places
 from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.stats import Stats
@@ -27,7 +26,6 @@ from delaybridge.serve.console.snapshot import Snapshot, Snapshots
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.placement import ONE_SERVER
-from delaybridge.store.namespace.rules import Rule
 from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.store.protocol.record import Trouble
 from delaybridge.store.protocol.verbs import RedisCommand
@@ -220,11 +218,8 @@ def test_the_worst_comes_first() -> None:
     assert found[1].text.startswith("Redis uses 99 %")
 
 
-def test_with_the_rules_of_places_a_paused_one_is_named_once() -> None:
-    rule = Rule(paused=True)
-    place = Place("kafka:0", *[Tally(0)] * 4, None, [("kafka:0", rule)], None)
-    places = Places(NOW_MS, [place], 0, {}, [])
-    texts = [each.text for each in troubles(stats(paused=PAUSED[:1]), places=places)]
+def test_a_pause_is_named_with_what_ends_it() -> None:
+    texts = [each.text for each in troubles(stats(paused=PAUSED[:1]))]
     assert texts == [
         "kafka:0 is paused, 1,234 messages wait. Resume it: delaybridge destination resume kafka:0"
     ]

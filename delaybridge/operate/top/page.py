@@ -115,7 +115,7 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
 
 def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
     """The alerts, the worst first; of the rest only their number."""
-    found = troubles(stats, picture.memory, places=picture.places)
+    found = troubles(stats, picture.memory)
     for each in found[:_TROUBLES]:
         if each.trouble:
             yield Text(f"! {printable(each.what)}", style=_STYLES[each.trouble.severity])

@@ -27,7 +27,6 @@ from delaybridge.store.protocol.record import LACKING, SLOW, UNRECEIVED, Trouble
 from delaybridge.times import roughly
 
 if TYPE_CHECKING:
-    from delaybridge.operate.views.destinations import Places
     from delaybridge.settings.settings import Settings
 
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
@@ -63,13 +62,12 @@ def troubles(
     memory: Fullness | None = None,
     *,
     settings: Settings | None = None,
-    places: Places | None = None,
     thresholds: Thresholds = _USUAL,
 ) -> list[Finding]:
     """Everything that is wrong, the worst first.
 
-    memory: of the fullest Redis. settings: adds the sources that they name and that are not read.
-    places: adds what is wrong with the rules of destinations.
+    memory: of the fullest Redis. settings: adds the sources that they name and that are not read,
+    and says in commands which servers they mean.
     """
     found = [
         *_of_store(stats, memory),
@@ -79,7 +77,7 @@ def troubles(
         *_of_workers(stats),
         *front_faults(stats),
         *ingest_faults(stats, settings),
-        *_of_rules(stats, places),
+        *_of_rules(stats),
     ]
     found = [addressed(each, settings) for each in found] if settings else found
     return sorted(found, key=severity)
@@ -115,14 +113,12 @@ def _of_store(stats: Stats, memory: Fullness | None) -> Iterator[Finding]:
 
 def _nearly_full(memory: Fullness) -> Finding:
     code = "store_full" if memory.percent >= _FULL else "store_nearly_full"
+    used, limit = memory.used_bytes, memory.limit_bytes
     return trouble(
-        "store_drops" if memory.drops else code,
-        server=memory.node or "Redis",
-        percent=memory.percent,
-        used=size_text(memory.used_bytes),
-        limit=size_text(memory.limit_bytes),
-        twice=2 * max(memory.limit_bytes, memory.used_bytes),
-    )
+        "store_drops" if memory.drops else code, server=memory.node or "Redis",
+        percent=memory.percent, used=size_text(used), limit=size_text(limit),
+        twice=2 * max(used, limit),
+    )  # fmt: skip
 
 
 def damaged(code: str, one: Damage) -> Finding:
@@ -272,7 +268,7 @@ def _of_gone(stats: Stats) -> Iterator[Finding]:
             yield trouble("worker_silent", said, remedy="")
 
 
-def _of_rules(stats: Stats, places: Places | None) -> Iterator[Finding]:
+def _of_rules(stats: Stats) -> Iterator[Finding]:
     for one in stats.odd_rules:
         yield damaged("rule_damaged", one)
     if stats.rules.by_place and stats.ignoring:
@@ -283,8 +279,6 @@ def _of_rules(stats: Stats, places: Places | None) -> Iterator[Finding]:
         said = Sentence("also paused: {more} more", {"more": more})
         remedy = "List them: delaybridge destination ls"
         yield trouble("destination_paused", said, place="", remedy=remedy)
-    for odd, what in (places.odd if places else {}).items():
-        yield trouble("rule_odd", place=odd, what=what)
 
 
 def _paused(each: Paused, now_ms: int) -> Finding:

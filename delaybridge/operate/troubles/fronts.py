@@ -22,13 +22,9 @@ def front_faults(found: Stats) -> Iterator[Finding]:
             yield trouble("front_cut_off", front=front.name, why=front.unreached)
         for client in front.late[:1]:
             yield trouble(
-                "front_clients_wait",
-                front=front.name,
-                count=len(front.late),
-                client=client["client"],
-                time=roughly(client["held_ms"]),
-                why=client["held_for"],
-            )
+                "front_clients_wait", front=front.name, count=len(front.late),
+                client=client["client"], time=roughly(client["held_ms"]), why=client["held_for"],
+            )  # fmt: skip
 
 
 def fronts(found: Stats) -> Iterator[Finding]:
