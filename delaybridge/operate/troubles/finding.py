@@ -60,13 +60,9 @@ class Finding(NamedTuple):
     def data(self) -> dict[str, str]:
         """The finding as programs read it."""
         return {
-            "level": self.level.lower(),
-            "about": self.about,
-            "code": self.code,
-            "text": self.text,
-            "remedy": self.remedy,
-            "see": self.trouble.link if self.trouble else "",
-        }
+            "level": self.level.lower(), "about": self.about, "code": self.code, "text": self.text,
+            "remedy": self.remedy, "see": self.trouble.link if self.trouble else "",
+        }  # fmt: skip
 
 
 def ok(about: str, fact: str) -> Finding:
