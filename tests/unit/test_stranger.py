@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from redis.exceptions import InvalidResponse
@@ -17,13 +17,20 @@ from delaybridge.stranger import speaker, stranger
 async def answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[int]:
     """A server that answers the first bytes of each connection, and closes it; its port."""
 
+    serving = set[asyncio.Task[None] | None]()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(await reader.read(100)))
-        await writer.drain()
+        serving.add(asyncio.current_task())
+        with suppress(OSError):
+            writer.write(answer(await reader.read(100)))
+            await writer.drain()
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
+    await asyncio.gather(*filter(None, serving))  # else the loop ends before their sockets do
 
 
 @pytest.mark.parametrize(
