@@ -78,6 +78,7 @@ def test_no_worker_and_one_that_hangs(
     until(lambda: "worker_silent" not in shell.health()[1], "it is back", interval_s=0.5)
 
 
+@pytest.mark.slow  # it waits for the thresholds of `health` six times
 def test_destinations_that_take_nothing(
     site: Site, node: ManagedNode, redis_url: str, namespace: str, name: str
 ) -> None:

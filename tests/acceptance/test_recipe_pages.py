@@ -122,7 +122,7 @@ def reader(
         ("FastStream", "app_faststream.py.last", "FastStream: order 7 is due"),
     ],
 )
-@pytest.mark.slow_with("Flask-*", "Django*", "taskiq-*", "FastStream-*")
+@pytest.mark.slow_with("Flask-*", "Django*", "dramatiq-*", "taskiq-*", "FastStream-*")
 def test_each_framework_of_the_page_delays_its_message(
     reader: Reader, title: str, log: str, text: str
 ) -> None:
@@ -144,6 +144,7 @@ def test_a_retry_of_dramatiq_waits_in_delaybridge_too(reader: Reader) -> None:
     reader.check_arrives("flaky", "flaky.log", "tried again")
 
 
+@pytest.mark.slow
 def test_the_recipe_for_node_delays_its_message(reader: Reader, node_modules: str) -> None:
     name = reader.follow(FRAMEWORKS, "Node", f"export NODE_PATH={node_modules}\n")
     reader.check_arrives(name, CONSUMER, "order 9 of Node")
