@@ -12,7 +12,7 @@ from urllib.parse import quote
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.console.rendering import SAFE_HEADERS, language_of, render
-from delaybridge.serve.console.snapshot import Snapshot, page_of, snapshots_of
+from delaybridge.serve.console.snapshot import Snapshot, snapshots_of
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.reading import segment
@@ -88,7 +88,6 @@ def html_page(call: Call, template: str, data: Mapping[str, Any], status: int = 
         "may_administer": call.may is Scope.ADMIN and not serve.read_only,
         "may_see_settings": call.may is Scope.ADMIN,
         "has_session": bool(serve.token_file) and bool(call.who),
-        "page_of": page_of,
         "page": None,
         "snapshot": Snapshot(),
         "curl": curl(call, str(data.get("api", "/v1/stats"))),
