@@ -76,6 +76,7 @@ async def test_a_bucket_that_a_worker_of_a_wiped_namespace_took_late_is_taken_ov
     with bucket_of_x() as world:
         late = Bucket(world.namespace, world.number, "another")
         assert world.run(late.acquire("late:1", 60_000)).token
+        assert not (await client.stats()).all_damage
         assert await client.schedule(TO, b"", delay=60, id="x") == "created"
         assert world.redis.hget(world.key("marks"), "birth") == world.bucket.birth.encode()
 

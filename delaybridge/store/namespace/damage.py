@@ -82,11 +82,12 @@ def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) ->
     damage += _odd_scores(bucket, ends)
     damage += _odd_lease(bucket, lease)
     for marks in sound.get("marks", []):
-        damage += _odd_birth(bucket, marks[-1])
+        is_empty = sound.get("messages") == [0]
+        damage += _odd_birth(bucket, marks[-1], is_free=is_empty and not was_owned)
         drawn = _drawn(ends, lease)
         # Only an owner writes the other marks. A client leaves the birth id with its first message.
         was_owned = was_owned or bool(drawn) or any(marks[:-1])
-        if was_owned or (marks[-1] is None and sound.get("messages") != [0]):
+        if was_owned or (marks[-1] is None and not is_empty):
             damage += _odd_marks(bucket, marks, drawn)
     return damage
 
@@ -127,8 +128,9 @@ def _odd_lease(bucket: Bucket, lease: bytes | None) -> Iterator[Damage]:
         yield _of(bucket, "lease", f"holds {_shown(lease)}, which is not a token")
 
 
-def _odd_birth(bucket: Bucket, birth: bytes | None) -> Iterator[Damage]:
-    if birth is not None and birth != bucket.birth.encode():
+def _odd_birth(bucket: Bucket, birth: bytes | None, *, is_free: bool) -> Iterator[Damage]:
+    """is_free: whoever comes next takes the bucket over, as it was wiped and is empty."""
+    if birth is not None and birth != bucket.birth.encode() and not is_free:
         remedy = f"redis-cli HSET '{bucket.key('marks')}' birth {bucket.birth}"
         yield _of(bucket, "marks", f"has another namespace's birth id, {_shown(birth)}", remedy)
 
