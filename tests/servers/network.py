@@ -89,6 +89,7 @@ class Network(contextlib.AbstractContextManager):
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted is closed in the loop's next turn
 
     def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, known: int, port: int
@@ -97,6 +98,8 @@ class Network(contextlib.AbstractContextManager):
         pump = self._loop.create_task(self._forward(reader, writer, path, port))
         self._pumps.add(pump)
         pump.add_done_callback(self._pumps.discard)
+        # A pump that is cancelled before its first step closes nothing.
+        pump.add_done_callback(lambda _: writer.transport.abort())
 
     async def _forward(
         self,

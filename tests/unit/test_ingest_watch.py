@@ -231,6 +231,8 @@ async def test_an_answer_that_trickles_has_no_more_time_than_another(
                 await asyncio.sleep(0)
         except OSError:
             trickled.set()  # nobody reads it any more
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(trickle, LOOPBACK, 0) as server:
         api._url = f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
