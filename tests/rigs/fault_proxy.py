@@ -68,7 +68,7 @@ class FaultProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None or not self._server.is_serving():
-            writer.transport.abort()  # it came with the end
+            writer.transport.abort()  # it arrived while the proxy was closing
             return
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)

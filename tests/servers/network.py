@@ -84,7 +84,8 @@ class Network(contextlib.AbstractContextManager):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _end(self) -> None:
-        for server in self._servers:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
         for pump in self._pumps:
             pump.cancel()
@@ -94,6 +95,9 @@ class Network(contextlib.AbstractContextManager):
     def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, known: int, port: int
     ) -> None:
+        if not self._servers:
+            writer.transport.abort()  # it arrived while the network was closing
+            return
         path = (writer.get_extra_info("peername")[0], known)
         pump = self._loop.create_task(self._forward(reader, writer, path, port))
         self._pumps.add(pump)

@@ -208,6 +208,7 @@ def test_a_refusal_of_which_nothing_is_left_is_no_incident(dead: int) -> None:
     refusal = Trouble("rabbitmq:a", "refuses: exchange_missing: 404", "w")
     (found,) = troubles(stats(troubles=[refusal], dead=dead))
     assert (found.code, found.is_red) == ("exchange_missing", bool(dead))
+    assert found.level == ("FAIL" if dead else "WARN")
 
 
 def test_the_worst_comes_first() -> None:

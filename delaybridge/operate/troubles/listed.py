@@ -85,12 +85,14 @@ def trouble(
     quoted = {name: shlex.quote(str(value)) for name, value in values.items()}
     if remedy is None:
         remedy = ". ".join(each.format_map(quoted) for each in of.remedy)
-    is_note = not of.is_red and of.severity == WARNING if is_red is None else not is_red
+    red = of.is_red if is_red is None else is_red
+    # A listed error fails a check also where `health` stays green; a caller's word counts for both.
+    fails = red or (is_red is None and of.severity != WARNING)
     return Finding(
-        WARN if is_note else FAIL,
+        FAIL if fails else WARN,
         about or of.about.format_map(values),
         said,
         remedy,
         of,
-        of.is_red if is_red is None else is_red,
+        red,
     )
