@@ -21,7 +21,8 @@
 --                       empty: nothing is done unless the source is known to the bucket
 -- ARGV[6]  otherwise    1: if nothing is done, the call does not count as read: another follows
 -- ARGV[7]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
---                       only a message bound for one of them is removed; empty: any
+--                       only a message bound for one of them is removed; = and 12 bytes, score and
+--                       stamp: only one whose head has them; empty: any
 -- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[9]  row          stamp of the ledger's row, if the message is to be cancelled though it is not
@@ -40,6 +41,8 @@ local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], AR
 local function is_foreign(record)
   if reach == '' then
     return false
+  elseif string.byte(reach) == 61 then
+    return string.sub(record, 2, 13) ~= string.sub(reach, 2)
   end
   local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
   for _, parts in ipairs(cjson.decode(reach)) do

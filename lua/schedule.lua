@@ -28,9 +28,11 @@
 --                       without a source 1, if each message has a row in the ledger
 -- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
 --                       a pending message of the same id is foreign unless bound for one; empty: none is;
---                       = and a stamp: only a pending message that the call with it scheduled is
---                       replaced. `foreign` is the answer for any other, for one that is dead or that a
---                       consumer has, and if there is no message
+--                       = and a stamp: only a pending message that the call with it scheduled, and that
+--                       is due at the same time, is replaced. `foreign` is the answer for any other, for
+--                       one that is dead or that a consumer has, and if there is no message. With the
+--                       policy 3 a JSON list: of each message its attempts and its last error, as they
+--                       are stored, or empty
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
@@ -56,6 +58,7 @@ local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 local only = string.byte(ARGV[9]) == 61 and string.sub(ARGV[9], 2) -- the stamp after a =
+local tried_before = policy == MAYBE_DELIVERED and ARGV[9] ~= '' and cjson.decode(ARGV[9])
 local replaced = nil -- stamps, if they are asked for
 if policy == REPLACE_NAMED then
   policy, replaced = REPLACE, {}
@@ -191,7 +194,7 @@ end
 
 -- Else one by one.
 if not all_new then
-  local reach = only and '' or ARGV[9]
+  local reach = (only or tried_before) and '' or ARGV[9]
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local any_claimed -- once a message of the same id is met
@@ -352,6 +355,15 @@ if not all_new then
     end
   end
 
+  -- Of a message that was tried elsewhere.
+  local function keep_attempts(id, before)
+    for i, field in ipairs({id, id .. '\0'}) do
+      if before[i] ~= '' then
+        redis.call('HSET', attempts, field, before[i])
+      end
+    end
+  end
+
   -- Remove the old message from wherever it is; returns whether it may be fired, though unclaimed.
   local function revoke(id, score)
     if redis.call('ZSCORE', mirror, id) then
@@ -443,7 +455,8 @@ if not all_new then
       return refuse(stamp, id, IN_FLIGHT), its_score
     elseif is_foreign(old) then
       return FOREIGN, its_score
-    elseif only and (string.sub(old, 10, 13) ~= only or is_held or redis.call('ZSCORE', KEYS[6], id)) then
+    elseif only and (string.sub(old, 10, 13) ~= only or its_score ~= score or is_held
+      or redis.call('ZSCORE', KEYS[6], id)) then
       return refuse(stamp, id, FOREIGN), its_score
     elseif policy == REPLACE then
       return replace(stamp, id, old, score, record, REPLACED)
@@ -503,7 +516,11 @@ if not all_new then
     local answer, other = DUPLICATE, nil
     if not read or offset_of(i) > read then
       answer, other = schedule(argv[10 + i], argv[10 + count + i], score, front, back)
-      if policy == MAYBE_DELIVERED and (answer == CREATED or answer == DUPLICATE) then
+      if tried_before then
+        if answer == CREATED and not other then -- not if it is sent again
+          keep_attempts(argv[10 + i], tried_before[i])
+        end
+      elseif policy == MAYBE_DELIVERED and (answer == CREATED or answer == DUPLICATE) then
         may_be_delivered(argv[10 + i])
       end
     end

@@ -84,9 +84,12 @@ def together(*targets: tuple[int, int], policy: str = "fail") -> Order:
     return Order("schedule", targets, policy)
 
 
-def touch(id: int) -> Order:
-    """Replace the message that is there by itself; executed once more, it may be another one."""
-    return Order("schedule", ((id, 0),), "touch")
+def touch(id: int, due: int = 0) -> Order:
+    """Replace the message that is there by itself; executed once more, it may be another one.
+
+    due: when it was due as it was read; 0: as now.
+    """
+    return Order("schedule", ((id, due),), "touch")
 
 
 def cancel(id: int) -> Order:

@@ -83,7 +83,7 @@ class Effect(NamedTuple):
     id: int
     stamp: int
     claim: int = 0  # in the mirror
-    score: int = 0  # the new one
+    score: int = 0  # the new one; of what is replaced the old one
     flag: bool = False  # may have been delivered | fired | answered `duplicate`
 
 

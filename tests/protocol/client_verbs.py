@@ -58,7 +58,8 @@ def _again(
     if bucket.is_fired(id) and not is_held and (rules.waits or policy == "replace"):
         return _refused(bucket, call, target, _in_flight(bucket, id))
     if call.only is not None and rules.only_read:
-        if old.stamp != call.only or is_held or bucket.dead[id]:
+        is_moved = rules.same_due and old.score != target.score
+        if old.stamp != call.only or is_moved or is_held or bucket.dead[id]:
             return _refused(bucket, call, target, Answer.FOREIGN)
     if policy == "replace" or (is_held and rules.takes_over):
         added.append(target.score)
@@ -92,7 +93,8 @@ def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Ans
     bucket.remember(old.stamp, id, Answer.CANCELLED)
     if not is_taken:  # else it is like any that was created
         bucket.remember(stamp, id, answer)
-    bucket.effects.append(Effect("taken" if is_taken else "undone", id, old.stamp, flag=maybe))
+    kind = "taken" if is_taken else "undone"
+    bucket.effects.append(Effect(kind, id, old.stamp, score=old.score, flag=maybe))
     bucket.effects.append(Effect("accepted", id, stamp, score=score, flag=maybe))
     return answer
 

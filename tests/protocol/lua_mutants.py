@@ -111,6 +111,8 @@ LUA_MUTANTS = [
               "false and end_receipt"),
     LuaMutant("touch replaces what is there", "schedule", "string.sub(old, 10, 13) ~= only",
               "false"),
+    LuaMutant("touch undoes a reschedule", "schedule", "or its_score ~= score or is_held",
+              "or is_held"),
     LuaMutant("touch stores what is gone", "schedule", "if only and redis.call('HEXISTS'",
               "if false and redis.call('HEXISTS'"),
     LuaMutant("replace revokes nothing", "schedule", "redis.call('ZADD', KEYS[9],", "tostring("),

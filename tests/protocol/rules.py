@@ -62,6 +62,7 @@ class Rules:
     expires: bool = True  # a note counts until its window ends
     replaces: bool = True  # a call that replaces is not bound by it
     only_read: bool = True  # a touch replaces only the message that it has read
+    same_due: bool = True  # nor one that was moved since then
     pending_first: bool = True  # what is pending again is answered as any that is pending
     of_claims: bool = True  # a settle notes only what its claims held
 

@@ -17,7 +17,7 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
    `duplicate` until the window of its delivery ends
 13 an id that was delivered is not accepted until the window ends of whoever settled it, unless the
    call replaces, or it is pending again; as long as the owner of the lease has a window
-14 a touch replaces the message that it has read, or nothing
+14 a touch replaces the message that it has read, due when it was, or nothing
 
 What is restored by the ledger was not cancelled (3) and has not left (5).
 
@@ -121,6 +121,9 @@ class Witness:
         replaced = [each.stamp for each in effects if each.kind == "undone"]
         if call.only is not None and effects and replaced not in ([], [call.only]):
             self.violations.append("14 a touch has replaced another message than it had read")
+        due = {each.score for each in effects if each.kind in ("undone", "accepted")}
+        if call.only is not None and len(due) > 1:
+            self.violations.append("14 a touch has undone a reschedule")
         if call.only is not None and not replaced and any(e.kind == "accepted" for e in effects):
             self.violations.append("14 a touch has stored a message that was not there")
         for effect in effects:

@@ -185,8 +185,8 @@ class World:
             order.verb, tuple(Target(*target, stamp) for target, stamp in pairs), order.policy
         )
         if order.policy == "touch":
-            ((id, _, stamp),), old = call.targets, self.bucket.messages[order.targets[0][0]]
-            score, read = (0, -1) if old is None else (old.score, old.stamp)
+            ((id, due, stamp),), old = call.targets, self.bucket.messages[order.targets[0][0]]
+            score, read = (0, -1) if old is None else (due or old.score, old.stamp)
             call = call._replace(targets=(Target(id, score, stamp),), policy="replace", only=read)
         is_cancel = self.bounds.ledger and order.verb == "cancel"
         return call._replace(has_row=self.bounds.ledger, row=-1 if is_cancel else None)
