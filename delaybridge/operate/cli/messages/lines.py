@@ -32,7 +32,7 @@ _LABEL = "scheduling"
 Progress = Callable[[int], None]
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """One line of input. body: None if it is too long. size: bytes read for it."""
 
     number: int
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     size: int
 
 
-def read_lines(stream: IO[bytes], limit: int) -> Iterator[Line | None]:
+def read_lines(stream: IO[bytes], limit: int) -> Iterator[TextLine | None]:
     """Every non-empty line; None whenever the input pauses.
 
     CR LF and a byte order mark are removed. A line longer than `limit` is not kept in memory: it is
@@ -58,7 +58,7 @@ def read_lines(stream: IO[bytes], limit: int) -> Iterator[Line | None]:
         if not skipping:
             kept += rest
             if len(kept) > limit + len(_BOM) + 1:
-                yield Line(number, None, len(kept))
+                yield TextLine(number, None, len(kept))
                 kept, skipping = b"", True
         if not _is_ready(stream):
             yield None
@@ -66,14 +66,14 @@ def read_lines(stream: IO[bytes], limit: int) -> Iterator[Line | None]:
         yield from _line(number, kept, limit)
 
 
-def _line(number: int, raw: bytes, limit: int) -> Iterator[Line]:
+def _line(number: int, raw: bytes, limit: int) -> Iterator[TextLine]:
     body = raw.removeprefix(_BOM) if number == 1 else raw
     body = body.removesuffix(b"\r")
     if body:
-        yield Line(number, body if len(body) <= limit else None, len(raw) + 1)
+        yield TextLine(number, body if len(body) <= limit else None, len(raw) + 1)
 
 
-def unread(lines: Iterator[Line | None], stream: IO[bytes]) -> tuple[int, bool]:
+def unread(lines: Iterator[TextLine | None], stream: IO[bytes]) -> tuple[int, bool]:
     """Number of lines left, and whether that is all of them: a stream may never end."""
     count, until_s = 0, time.monotonic() + COUNTING_S
     for line in lines:
@@ -105,10 +105,10 @@ class LineBatches:
     scheduled: int = 0
     refused: int = 0
     unread: tuple[int, bool] = (0, True)
-    batch: list[Line] = field(default_factory=list)
+    batch: list[TextLine] = field(default_factory=list)
     batch_bytes: int = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Take a line; send the batch if it is full."""
         self.batch.append(line)
         self.batch_bytes += line.size
@@ -134,7 +134,7 @@ class LineBatches:
         self.sent()
 
     def drain(
-        self, lines: Iterator[Line | None], limit: int, advance: Progress, *, keep_going: bool
+        self, lines: Iterator[TextLine | None], limit: int, advance: Progress, *, keep_going: bool
     ) -> int:
         """Schedule lines up to the first refused one, or all others; the exit code."""
         for line in lines:
