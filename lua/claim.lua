@@ -81,7 +81,11 @@ end
 -- A record without payload does not stop the claim: it is buried, and the others go on.
 local bare = 0
 for _, id in ipairs(lost) do
-  redis.call('ZREM', again and KEYS[3] or KEYS[2], id)
+  if again then
+    redis.call('ZREM', KEYS[3], id)
+  else
+    redis.call('ZREM', KEYS[2], id)
+  end
   bare = bare + redis.call('ZADD', KEYS[6], now, id)
   redis.call('HSET', KEYS[7], id, 'payload_missing')
   redis.call('HDEL', KEYS[5], id, id .. '\0') -- they are not those of the next message of this id

@@ -17,7 +17,7 @@
 --          score, and the destination, empty if the record cannot be read; or the stamp and the
 --          attempts in one word
 -- cost     O(log n) per message, and their size; O(log n * log n) for the cursor
-local listed, limit, bytes, brief = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] ~= '0'
+local limit, bytes, brief = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] ~= '0'
 
 -- A demoted server still answers reads and refuses writes: so try a write that changes nothing.
 local nothing = redis.pcall('HDEL', KEYS[2], '')
@@ -38,11 +38,11 @@ end
 
 -- The rank of the first member after the cursor; the cursor's own member may be gone.
 local function rank_behind(score, id)
-  local low = redis.call('ZCOUNT', listed, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', listed, score, score)
+  local low = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', KEYS[1], score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local member = redis.call('ZRANGE', listed, middle, middle)[1]
+    local member = redis.call('ZRANGE', KEYS[1], middle, middle)[1]
     if member == id or comes_before(member, id) then
       low = middle + 1
     else
@@ -58,13 +58,13 @@ local function destination_of(record)
   return ok and type(destination) == 'string' and destination or ''
 end
 
-local start = ARGV[1] == '-inf' and 0 or redis.call('ZCOUNT', listed, '-inf', '(' .. ARGV[1])
+local start = ARGV[1] == '-inf' and 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ARGV[1])
 if ARGV[3] ~= '' then
   start = math.max(start, rank_behind(ARGV[3], ARGV[4]))
 end
-local stop = ARGV[2] == '+inf' and redis.call('ZCARD', listed)
-  or redis.call('ZCOUNT', listed, '-inf', ARGV[2])
-local found = redis.call('ZRANGE', listed, start, math.min(start + limit, stop) - 1, 'WITHSCORES')
+local stop = ARGV[2] == '+inf' and redis.call('ZCARD', KEYS[1])
+  or redis.call('ZCOUNT', KEYS[1], '-inf', ARGV[2])
+local found = redis.call('ZRANGE', KEYS[1], start, math.min(start + limit, stop) - 1, 'WITHSCORES')
 if math.min(start + limit, stop) <= start then
   found = {}
 end

@@ -41,12 +41,21 @@ for i = 6, #ARGV, 4 do
     end
   end
   if kind ~= 'rule' then
-    local here = redis.call('HGET', kind == 'place' and KEYS[1] or KEYS[2], name) or ''
-    redis.call('HDEL', kind == 'place' and KEYS[1] or KEYS[2], name)
-    if value ~= '' then
-      redis.call('HSET', kind == 'place' and KEYS[1] or KEYS[2], name, value)
+    local here
+    if kind == 'place' then
+      here = redis.call('HGET', KEYS[1], name)
+      redis.call('HDEL', KEYS[1], name)
+      if value ~= '' then
+        redis.call('HSET', KEYS[1], name, value)
+      end
+    else
+      here = redis.call('HGET', KEYS[2], name)
+      redis.call('HDEL', KEYS[2], name)
+      if value ~= '' then
+        redis.call('HSET', KEYS[2], name, value)
+      end
     end
-    if here ~= value then
+    if (here or '') ~= value then
       changed = changed + 1
       if kind == 'definition' then
         redis.call('HDEL', KEYS[4], name)

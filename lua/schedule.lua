@@ -55,7 +55,6 @@ local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
-local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 local only = string.byte(ARGV[9]) == 61 and string.sub(ARGV[9], 2) -- the stamp after a =
 local tried_before = policy == MAYBE_DELIVERED and ARGV[9] ~= '' and cjson.decode(ARGV[9])
@@ -66,7 +65,7 @@ end
 
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'bare')
 local stranger = marks[1] ~= ARGV[3]
-if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', messages) > 0) then
+if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', KEYS[1]) > 0) then
   return {-1}
 end
 
@@ -74,7 +73,7 @@ end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 
-local undone = redis.call('ZCARD', calls) > 0
+local undone = redis.call('ZCARD', KEYS[10]) > 0
 local source, read = ARGV[7], nil -- read: the highest offset so far
 local has_row = source == '' and ARGV[8] == '1'
 if source ~= '' then
@@ -94,7 +93,7 @@ if marks[3] and policy ~= REPLACE then
   end
 end
 if stranger then
-  redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
+  redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end
 local look = tonumber(marks[2]) or 0 -- an idle owner's next look
@@ -105,7 +104,7 @@ local answers = {}
 -- Before messages enter `due`.
 local function note_head()
   if not head and first_due < look then
-    head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or math.huge)
+    head = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or math.huge)
   end
 end
 
@@ -129,12 +128,12 @@ local bare = tonumber(marks[4] or '') or 0 -- dead without a record
 
 -- Whether the keys contradict one another: a record may have vanished, and its entries not. These are
 -- not those of a message that takes its id. One of a wrong type does not keep messages out.
-local in_mirror, in_parked = redis.pcall('ZCARD', mirror), redis.pcall('ZCARD', KEYS[5])
+local in_mirror, in_parked = redis.pcall('ZCARD', KEYS[3]), redis.pcall('ZCARD', KEYS[5])
 local in_dead = redis.pcall('ZCARD', KEYS[6])
 local is_odd = type(in_mirror) == 'number' and type(in_parked) == 'number' and type(in_dead) == 'number'
-  and redis.call('ZCARD', due) + in_mirror + in_parked + in_dead - bare ~= redis.call('HLEN', messages)
+  and redis.call('ZCARD', KEYS[2]) + in_mirror + in_parked + in_dead - bare ~= redis.call('HLEN', KEYS[1])
 -- Attempts can be there without a record, and no size tells. Of a run of KNOWN_SOURCE they are its own.
-local in_attempts = policy ~= KNOWN_SOURCE and redis.pcall('HLEN', attempts)
+local in_attempts = policy ~= KNOWN_SOURCE and redis.pcall('HLEN', KEYS[4])
 local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
@@ -143,18 +142,18 @@ local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERE
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
-  all_new, checked = redis.call('HEXISTS', messages, argv[11]) == 0, 11
+  all_new, checked = redis.call('HEXISTS', KEYS[1], argv[11]) == 0, 11
 end
 while all_new and checked < 10 + count do -- a few at a time: pending ones may be large
   local last = math.min(checked + 25, 10 + count)
-  for _, pending in ipairs(redis.call('HMGET', messages, unpack(argv, checked + 1, last))) do
+  for _, pending in ipairs(redis.call('HMGET', KEYS[1], unpack(argv, checked + 1, last))) do
     all_new = all_new and not pending
   end
   checked = last
 end
 for i = 11, all_new and undone and 10 + count or 0 do
   local call = string.sub(argv[i + count], 1, 4) .. argv[i]
-  all_new = all_new and not redis.call('ZSCORE', calls, call)
+  all_new = all_new and not redis.call('ZSCORE', KEYS[10], call)
 end
 if all_new then
   local fields, scores, n = {}, {}, 0
@@ -175,17 +174,17 @@ if all_new then
     answers[last + 1], answers[last + 2], answers[last + 3] = CREATED, math.floor(score), many
   end
   note_head()
-  redis.call('ZADD', due, unpack(scores)) -- fails here, before it wrote, if it is not a zset
-  if redis.call('HSET', messages, unpack(fields)) < count then -- an id is there twice
-    redis.call('HDEL', messages, unpack(argv, 11, 10 + count))
-    redis.call('ZREM', due, unpack(argv, 11, 10 + count))
+  redis.call('ZADD', KEYS[2], unpack(scores)) -- fails here, before it wrote, if it is not a zset
+  if redis.call('HSET', KEYS[1], unpack(fields)) < count then -- an id is there twice
+    redis.call('HDEL', KEYS[1], unpack(argv, 11, 10 + count))
+    redis.call('ZREM', KEYS[2], unpack(argv, 11, 10 + count))
     answers, first_due, head, all_new = {}, math.huge, nil, false
   else
-    if any_tried and redis.call('HDEL', attempts, unpack(argv, 11, 10 + count)) > 0 then
+    if any_tried and redis.call('HDEL', KEYS[4], unpack(argv, 11, 10 + count)) > 0 then
       for i = 1, count do -- they were of earlier messages, and so are the errors
         fields[i] = argv[10 + i] .. '\0'
       end
-      redis.call('HDEL', attempts, unpack(fields, 1, count))
+      redis.call('HDEL', KEYS[4], unpack(fields, 1, count))
     end
     count_scheduled(ARGV[10]) -- as text: a number would be formatted
     read = read and struct.unpack('>I8', ARGV[8], count * 8 - 7)
@@ -195,7 +194,7 @@ end
 -- Else one by one.
 if not all_new then
   local reach = (only or tried_before) and '' or ARGV[9]
-  redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
+  redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local any_claimed -- once a message of the same id is met
   local added, accepted = {}, 0
@@ -228,18 +227,18 @@ if not all_new then
   local function flush()
     note_head()
     for i = 1, #added, 1000 do
-      redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
+      redis.call('ZADD', KEYS[2], unpack(added, i, math.min(i + 999, #added)))
     end
     added = {}
   end
 
   local function remember(stamp, id, answer)
-    redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
+    redis.call('ZADD', KEYS[10], string.format('%.17g', now + answer / 256), stamp .. id)
   end
 
   -- Whether the message was handed to the broker, or is about to be.
   local function is_fired(id, score)
-    local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
+    local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
     return claim and claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1)
   end
 
@@ -349,9 +348,9 @@ if not all_new then
 
   -- Note that an earlier publish of this message may have arrived.
   local function may_be_delivered(id)
-    if redis.call('HEXISTS', messages, id) == 1 then
-      local tried = redis.call('HGET', attempts, id) or '0:0:'
-      redis.call('HSET', attempts, id, (string.gsub(tried, ':%d', ':1', 1)))
+    if redis.call('HEXISTS', KEYS[1], id) == 1 then
+      local tried = redis.call('HGET', KEYS[4], id) or '0:0:'
+      redis.call('HSET', KEYS[4], id, (string.gsub(tried, ':%d', ':1', 1)))
     end
   end
 
@@ -359,18 +358,18 @@ if not all_new then
   local function keep_attempts(id, before)
     for i, field in ipairs({id, id .. '\0'}) do
       if before[i] ~= '' then
-        redis.call('HSET', attempts, field, before[i])
+        redis.call('HSET', KEYS[4], field, before[i])
       end
     end
   end
 
   -- Remove the old message from wherever it is; returns whether it may be fired, though unclaimed.
   local function revoke(id, score)
-    if redis.call('ZSCORE', mirror, id) then
+    if redis.call('ZSCORE', KEYS[3], id) then
       redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
-      redis.call('ZREM', mirror, id)
+      redis.call('ZREM', KEYS[3], id)
       redis.call('ZREM', KEYS[5], id) -- that, come back as it was long ago, may have it, too
-    elseif redis.call('ZREM', KEYS[5], id) == 0 and not redis.call('ZSCORE', due, id) then
+    elseif redis.call('ZREM', KEYS[5], id) == 0 and not redis.call('ZSCORE', KEYS[2], id) then
       redis.call('HDEL', KEYS[7], id)
       if redis.call('ZREM', KEYS[6], id) == 0 then
         -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
@@ -383,17 +382,17 @@ if not all_new then
 
   -- answer: created if a consumer has the old message: it was delivered, and nothing of it is left.
   local function replace(stamp, id, old, score, record, answer)
-    local tried = redis.call('HGET', attempts, id)
+    local tried = redis.call('HGET', KEYS[4], id)
     local maybe = revoke(id, score_of(old)) or (tried and string.match(tried, ':(%d)') ~= '0')
-    redis.call('HSET', messages, id, record)
+    redis.call('HSET', KEYS[1], id, record)
     added = {string.format('%.17g', score), id}
     first_due = math.min(first_due, score)
     flush()
-    redis.call('HDEL', attempts, id .. '\0')
+    redis.call('HDEL', KEYS[4], id .. '\0')
     if answer == REPLACED and maybe then
-      redis.call('HSET', attempts, id, '0:1:')
+      redis.call('HSET', KEYS[4], id, '0:1:')
     else
-      redis.call('HDEL', attempts, id)
+      redis.call('HDEL', KEYS[4], id)
     end
     old_stamp = string.sub(old, 10, 13)
     remember(old_stamp, id, CANCELLED)
@@ -432,12 +431,12 @@ if not all_new then
 
   -- What is known of a message's attempts, if it was given to a consumer that has not ended that.
   local function given(id)
-    return string.match(redis.call('HGET', attempts, id) or '', '^(%d+:%d:%d*):%d+$')
+    return string.match(redis.call('HGET', KEYS[4], id) or '', '^(%d+:%d:%d*):%d+$')
   end
 
   -- Whoever is told that the message is pending gets it: its last consumer cannot finish it any more.
   local function end_receipt(stamp, id, tried)
-    redis.call('HSET', attempts, id, tried)
+    redis.call('HSET', KEYS[4], id, tried)
     remember(stamp, id, DUPLICATE)
     undone = true
     return DUPLICATE
@@ -447,7 +446,7 @@ if not all_new then
   local function meet(stamp, id, old, entry, score, record)
     flush() -- if a key is damaged, the messages accepted so far are not lost
     if any_claimed == nil then
-      any_claimed = redis.call('ZCARD', mirror) > 0
+      any_claimed = redis.call('ZCARD', KEYS[3]) > 0
     end
     local its_score, tried = score_of(old), any_tried and given(id)
     local is_held = tried and math.floor(its_score) > now and policy ~= KNOWN_SOURCE
@@ -473,38 +472,38 @@ if not all_new then
   -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.
   local function schedule(id, entry, score, front, back)
     local stamp = string.sub(entry, 1, 4)
-    local past = undone and redis.call('ZSCORE', calls, stamp .. id)
+    local past = undone and redis.call('ZSCORE', KEYS[10], stamp .. id)
     if past and past % 1 * 256 ~= IN_FLIGHT then
-      local answer, mine = past % 1 * 256, redis.call('HGET', messages, id) or ''
+      local answer, mine = past % 1 * 256, redis.call('HGET', KEYS[1], id) or ''
       local is_known = string.sub(mine, 10, 13) == stamp or answer == DUPLICATE or answer == CONFLICT
       return answer, is_known and mine ~= '' and score_of(mine) or nil
     elseif past then -- what it met then may be gone
-      redis.call('ZREM', calls, stamp .. id)
+      redis.call('ZREM', KEYS[10], stamp .. id)
     end
-    if delivered and delivered[id] and redis.call('HEXISTS', messages, id) == 0 then
+    if delivered and delivered[id] and redis.call('HEXISTS', KEYS[1], id) == 0 then
       return refuse(stamp, id, DUPLICATE)
     end
-    local is_lost = is_odd and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', messages, id) == 0
-    if is_lost and redis.call('ZSCORE', mirror, id) then -- its owner would end the new one with it
+    local is_lost = is_odd and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', KEYS[1], id) == 0
+    if is_lost and redis.call('ZSCORE', KEYS[3], id) then -- its owner would end the new one with it
       return refuse(stamp, id, IN_FLIGHT)
     end
-    if only and redis.call('HEXISTS', messages, id) == 0 then
+    if only and redis.call('HEXISTS', KEYS[1], id) == 0 then
       return refuse(stamp, id, FOREIGN)
     end
     local record = front .. entry .. back
-    if redis.call('HSETNX', messages, id, record) == 1 then
+    if redis.call('HSETNX', KEYS[1], id, record) == 1 then
       added[#added + 1] = string.format('%.17g', score)
       added[#added + 1] = id
       first_due, accepted = math.min(first_due, score), accepted + 1
       if any_tried then
-        redis.call('HDEL', attempts, id, id .. '\0')
+        redis.call('HDEL', KEYS[4], id, id .. '\0')
       end
       if is_lost then
         forget_last(id)
       end
       return CREATED
     end
-    local old = redis.call('HGET', messages, id)
+    local old = redis.call('HGET', KEYS[1], id)
     if string.sub(old, 10, 13) == stamp then
       return CREATED, score_of(old)
     end
@@ -561,7 +560,7 @@ end
 -- Of these ids some may be dead without a record. Those that have one now are other messages.
 for i = 11, bare > 0 and 10 + count or 0 do
   if redis.call('HGET', KEYS[7], argv[i]) == 'payload_missing'
-    and redis.call('HEXISTS', messages, argv[i]) == 1 then
+    and redis.call('HEXISTS', KEYS[1], argv[i]) == 1 then
     redis.call('HDEL', KEYS[7], argv[i])
     bare = bare - redis.call('ZREM', KEYS[6], argv[i])
     redis.call('HSET', KEYS[8], 'bare', math.max(0, bare))
@@ -570,10 +569,10 @@ end
 
 -- Last: after a write that cannot grow memory, a full Redis would let all other writes pass.
 if undone then
-  local old_calls = redis.call('ZRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS,
+  local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS,
     'LIMIT', 0, 100 + math.min(2 * count, 3000))
   if #old_calls > 0 then
-    redis.call('ZREM', calls, unpack(old_calls))
+    redis.call('ZREM', KEYS[10], unpack(old_calls))
   end
 end
 

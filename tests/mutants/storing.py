@@ -347,7 +347,7 @@ MUTANTS = [
     ),
     Mutant(
         "schedule: the copy of a lost record", "lua/schedule.lua",
-        "if is_lost and redis.call('ZSCORE', mirror, id) then", "if false then",
+        "if is_lost and redis.call('ZSCORE', KEYS[3], id) then", "if false then",
         "a new message is settled by the copy of the last one of its id",
         "tests/integration/test_lost_records.py -k last_message",
     ),

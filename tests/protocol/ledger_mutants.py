@@ -99,7 +99,7 @@ OF_WINDOWS = [
     LuaMutant("replace is a duplicate", "schedule", "if marks[3] and policy ~= REPLACE then",
               "if marks[3] then"),
     LuaMutant("delivered before pending", "schedule",
-              "delivered[id] and redis.call('HEXISTS', messages, id) == 0", "delivered[id]"),
+              "delivered[id] and redis.call('HEXISTS', KEYS[1], id) == 0", "delivered[id]"),
     LuaMutant("an owner marks no window", "acquire", "'dedup_ms', ARGV[4]", "'dedup_ms', 1"),
     LuaMutant("a window outlives its owner", "acquire", "redis.call('HDEL', KEYS[2], 'dedup_ms')",
               ""),
