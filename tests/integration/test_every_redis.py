@@ -96,6 +96,7 @@ ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "ingest kafka": "test_ingest_kafka.py",
     "demo": "acceptance/test_demo.py",
     "completion": "asks no Redis",
+    "size": "asks no Redis",
     "ledger upgrade": "asks no Redis",
     "ledger restore": "test_ledger.py",
     "ledger purge": "test_ledger.py",

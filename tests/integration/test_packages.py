@@ -75,6 +75,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "outbox ls": ("", 0, ""),
     "outbox run": ("", 0, " store "),
     "scripts load": ("", 0, ""),
+    "size": ("--pending 1k --rate 1/s --body 9", 0, ""),
     "config show": ("", 0, ""),
     "config check": ("", 0, ""),
     "completion": ("bash", 0, ""),

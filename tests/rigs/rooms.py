@@ -34,6 +34,7 @@ ANNEXES = (
         "operate/views",
         "operate/troubles",
         "operate/metrics",
+        "operate/sizing",
         "operate/parts",
         "operate/doctor",
     ),

@@ -49,6 +49,7 @@ COMMANDS = {
         "Move messages of an application's own transactions into Redis.",
     ),
     "demo": ("processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
+    "size": ("processes.size", "Say how much of everything a load needs."),
     "config": ("processes.config", "Show and check the settings."),
     "scripts": ("processes.scripts", "Load the Lua scripts where workers may not."),
     "ledger": (

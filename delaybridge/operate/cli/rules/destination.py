@@ -24,6 +24,7 @@ from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Row, moment_and_wait
+from delaybridge.operate.terminal.quantities import per_second
 from delaybridge.operate.views.described import (
     error_of,
     place_data,
@@ -147,7 +148,7 @@ def resume(call: Invocation, destination: str) -> None:
 def limit(call: Invocation, destination: str, rate: str | None, off: bool, new: bool) -> None:
     """Publish at most N messages a second to D. Limits of broader places hold as well."""
     _check_off(off, "--rate", rate)
-    number = None if rate is None else _rate(rate)
+    number = None if rate is None else per_second(rate)
     _steer(call, destination, lambda c: c.destinations.limit(destination, number), new=new or off)
 
 
@@ -219,16 +220,6 @@ def _check_off(off: bool, flag: str, given: object, missing: str = "give it, or 
     if off == (given is not None):
         what = "given together with --off; give one of them" if off else f"missing; {missing}"
         raise refused(flag, what)
-
-
-def _rate(text: str) -> float:
-    """`500/s`, `500`, `30/m` or `10/h`, in messages a second."""
-    number, slash, unit = text.partition("/")
-    seconds = {"s": 1, "m": 60, "h": 3600}.get(unit if slash else "s")
-    with suppress(ValueError):
-        if seconds is not None and number.isascii():
-            return float(number) / seconds
-    raise refused("--rate", f"got {text[:80]!r}; write 500/s, 30/m or 10/h", "bad_rate")
 
 
 def _steer(

@@ -1,0 +1,1 @@
+"""How much of Redis, workers, database and brokers a load needs, from measured figures."""

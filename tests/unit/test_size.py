@@ -1,0 +1,109 @@
+"""`delaybridge size`: its figures name their benches, and a larger load never needs less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import PROGRAMS
+from delaybridge.operate.sizing.sizing import SIDES, TABLES, Demand, needs
+from delaybridge.operate.terminal.quantities import number_of, per_second
+from delaybridge.settings.settings import Settings
+from tests.rigs.command_line import Run
+
+ROOT = Path(__file__).parents[2]
+LOADS = [
+    Demand(0, 0.001, 0),
+    Demand(10_000_000, 2000, 500),
+    Demand(10_000_000, 2000, 500, has_ledger=True, retention_s=0),
+    Demand(10**12, 10**9, 2**29, 1000, 255, 10**12, is_cluster=True, has_ledger=True),
+]
+LARGER: dict[str, Any] = {
+    "pending": 10**9,
+    "rate": 10**5,
+    "body": 10**4,
+    "headers": 20,
+    "id_bytes": 200,
+    "burst": 10**6,
+    "is_cluster": True,
+}
+
+
+def test_every_figure_is_within_its_range_and_names_the_bench_that_measures_it() -> None:
+    programs = {program.name for program in PROGRAMS}
+    for name, figure in TABLES["figures"].items():
+        assert figure["low"] <= figure["about"] <= figure["high"], name
+        assert figure["bench"] in programs and figure["means"], name
+
+
+def test_every_figure_is_counted_with() -> None:
+    given = Demand(10**9, 10**5, 500, headers=1, id_bytes=40, has_ledger=True)
+    settings = Settings()
+    for name, figure in TABLES["figures"].items():
+        before = needs(given, settings)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(figure, "about", figure["about"] * 2 + 1)
+            assert needs(given, settings) != before, name
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_what_is_needed_lies_between_least_and_most(load: Demand) -> None:
+    for name, need in needs(load, Settings()).items():
+        about, low, high = (need[side] for side in SIDES)
+        assert 0 <= low <= about <= high, name
+
+
+@pytest.mark.parametrize("field", LARGER)
+def test_a_larger_load_never_needs_less_in_all(field: str) -> None:
+    small = needs(LOADS[1], Settings())
+    large = needs(LOADS[1]._replace(**{field: LARGER[field]}), Settings())
+    assert large != small
+    for name in ("redis_used_bytes", "redis_masters", "buckets", "worker_processes"):
+        assert large[name]["about"] >= small[name]["about"], name
+
+
+@pytest.mark.parametrize(
+    ("rate", "pending", "masters", "processes", "buckets"),
+    [(2000, 10**7, 1, 2, 16), (15_000, 10**5, 1, 2, 16), (20_000, 10**5, 3, 2, 32)],
+)
+def test_layouts_by_rate(
+    rate: int, pending: int, masters: int, processes: int, buckets: int
+) -> None:
+    found = needs(Demand(pending, rate, 100), Settings())
+    names = ("redis_masters", "worker_processes", "buckets")
+    assert [found[name]["about"] for name in names] == [masters, processes, buckets]
+
+
+def test_with_a_ledger_redis_has_only_what_is_due_soon() -> None:
+    load, settings = LOADS[1]._replace(has_ledger=True), Settings()
+    assert needs(load, settings)["redis_messages"]["about"] == 2000 * 3600
+    few = load._replace(pending=100)
+    assert needs(few, settings)["redis_messages"]["about"] == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("10M", 10**7), ("1.5k", 1500), ("64KiB", 65_536), ("2GB", 2 * 10**9), ("1e6", 10**6),
+     ("7", 7), ("", None), ("1.2.3", None), ("10X", None), ("M", None), ("1 0", None)],
+)  # fmt: skip
+def test_an_amount(text: str, number: float | None) -> None:
+    assert number_of(text) == number
+
+
+def test_a_rate() -> None:
+    assert [per_second(text) for text in ("500", "2k/s", "120k/m", "36/h")] == [
+        *(500, 2000, 2000, 0.01)
+    ]
+
+
+def test_the_page_shows_what_is_printed(run: Run) -> None:
+    page = (ROOT / "docs/deploy.md").read_text()
+    (command, shown) = re.search(r"    \$ delaybridge (size .*)\n((?:    .*\n|\n)+)", page).groups()
+    printed = run(*command.split()).out
+    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+        line.strip() for line in printed.splitlines() if line.strip()
+    ]
+    assert max(map(len, printed.splitlines())) <= 80
