@@ -193,12 +193,6 @@ def test_promtool_accepts_the_files(check: tuple[str, str]) -> None:
     subprocess.run([program("promtool"), "check", kind, CONFIG / file], check=True)
 
 
-def test_each_alert_says_what_happens_and_what_to_do() -> None:
-    for rule in RULES:
-        assert rule["labels"]["severity"] in ("page", "ticket")
-        assert rule["annotations"]["summary"] and rule["annotations"]["description"]
-
-
 # the dashboard
 
 
@@ -387,9 +381,13 @@ CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
 }
 
 
+# Fired by numbers alone, in test_alert_rules.py: a metric's own tests cause them.
+OF_NUMBERS = "KeysLost HeldBack LedgerComparing LedgerDown SourceFault FrontClientsWait".split()
+
+
 def test_every_alert_has_a_test_that_causes_it() -> None:
-    caused = {f"Delaybridge{name}" for names in CAUSES.values() for name in names}
-    assert caused == {rule["alert"] for rule in RULES}
+    names = [*OF_NUMBERS, *(name for names in CAUSES.values() for name in names)]
+    assert {f"Delaybridge{name}" for name in names} == {rule["alert"] for rule in RULES}
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
