@@ -11,8 +11,9 @@ RUN pip install --no-cache-dir --prefix=/install --no-deps .
 
 FROM python:3.12-slim
 COPY --from=build /install /usr/local
-RUN useradd --system --no-create-home delaybridge
-USER delaybridge
+# By number: Kubernetes then sees that it is not root.
+RUN useradd --system --no-create-home --uid 10001 --user-group delaybridge
+USER 10001:10001
 # SIGTERM drains: work under way is finished, and the other workers get the buckets.
 STOPSIGNAL SIGTERM
 # Whether the fleet's messages go out on time: exit code 0 or 1.

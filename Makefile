@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers luacheck lock clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers kubernetes luacheck lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -35,7 +35,7 @@ else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
 
-test-all: lint servers ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
+test-all: lint servers kubernetes ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
 	$(PYTEST) -q --hypothesis-profile=long --timeout=0 $(TOGETHER) $(STOREYS)
 	$(MAKE) fuzz protocol chaos chaos-mutations mutants
 
@@ -68,6 +68,7 @@ pages: $(VENV)/.test servers ## write again what is generated of docs/ and confi
 	$(BIN)/python -m tools.rooms
 	$(BIN)/python -m tools.states
 	$(BIN)/python -m tools.troubles
+	$(BIN)/python -m tools.values
 	$(BIN)/python -m tests.rigs.path --write
 
 check: lint unit ## lint and unit tests
@@ -87,6 +88,9 @@ format: $(VENV)/.test ## let ruff put the code in order
 
 servers: $(VENV)/.test ## real servers for the tests, built once into a cache
 	$(BIN)/python -m tests.servers
+
+kubernetes: $(VENV)/.test ## helm, kustomize and kubeconform for `make test-all`, built once
+	$(BIN)/python -m tests.servers kubernetes
 
 luacheck: $(VENV)/.test
 	@command -v luacheck >/dev/null || $(BIN)/python -c "from tests.servers.debian import install; install('lua-check')"

@@ -28,6 +28,7 @@ pytest_plugins = [
     "tests.servers.prometheus",
     "tests.servers.postgres",
     "tests.servers.mariadb",
+    "tests.servers.kubernetes",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
 

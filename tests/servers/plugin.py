@@ -13,6 +13,7 @@ from tests.servers import (
     browser,
     clients,
     kafka,
+    kubernetes,
     languages,
     mariadb,
     postgres,
@@ -26,7 +27,7 @@ SERVERS: dict[str, Any] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         *(redis, rabbitmq, kafka, clients, languages),
-        *(browser, prometheus, postgres, mariadb),
+        *(browser, prometheus, postgres, mariadb, kubernetes),
     )
 }
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
