@@ -10,8 +10,11 @@ local BURST_US = 200000 -- a place saves up one message, and those of this time
 local KEEP_MS = 2592000000
 -- The first write cannot grow memory: a full Redis still grants.
 redis.call('PEXPIRE', KEYS[1], KEEP_MS)
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) and ARGV[1] * 1000 or t[1] * 1000000 + t[2]
+local now = ARGV[1] ~= '' and ARGV[1] * 1000
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
 
 local answer, i = {}, 2
 while i <= #ARGV do

@@ -16,8 +16,8 @@
 -- cost     O(workers)
 local LONGEST_MS = 600000 -- the longest ttl; assumed if an entry has none (older versions)
 local KEPT_MS, MOST = 600000, 100 -- of those that are gone
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local t = ARGV[1] == '' and redis.call('TIME') or {math.floor(ARGV[1] / 1000), ARGV[1] % 1000 * 1000}
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 -- The first write cannot grow memory: on a full Redis workers still come and go.

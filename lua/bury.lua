@@ -15,8 +15,11 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local count = 0
 for i = 4, #ARGV, 5 do

@@ -83,8 +83,11 @@ local function count_as_read()
   end
 end
 
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 
 local marks = redis.call('HMGET', KEYS[8], 'generation', 'dedup_ms')
 local generation = marks[1] -- if there is a ledger

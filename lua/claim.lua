@@ -36,8 +36,11 @@ local lowest = again and redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+
 if lowest and tonumber(lowest) < claimed then
   return false -- claimed by a session that lost marks have forgotten: the next one takes it back
 end
-local t = redis.call('TIME')
-local us = tonumber(ARGV[3]) and ARGV[3] * 1000 or t[1] * 1000000 + t[2]
+local us = ARGV[3] ~= '' and ARGV[3] * 1000
+if not us then
+  local t = redis.call('TIME')
+  us = t[1] * 1000000 + t[2]
+end
 local now = math.floor(us / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 

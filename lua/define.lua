@@ -13,7 +13,8 @@
 -- ARGV[6]  look         epoch ms: when a worker looks at it; empty: never
 -- ARGV[7]  limit        definitions
 -- ARGV[8]  again        1: it is a change though it is as it was
--- ARGV[9]  recorded     1: the caller has a ledger
+-- ARGV[9]  now          ms, empty = the store's clock
+-- ARGV[10] recorded     1: the caller has a ledger
 -- returns  1 it is written, 0 another call was faster: read it again, -1 there are `limit` definitions;
 --          then the time of the change, 0 if the ledger need not know of it
 -- cost     O(log n)
@@ -46,12 +47,16 @@ if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], ARGV[6], name)
 end
 -- The ledger may have a later change that Redis lost.
-if after == before and ARGV[8] ~= '1' or not (clock or ARGV[9] == '1') then
+if after == before and ARGV[8] ~= '1' or not (clock or ARGV[10] == '1') then
   return {1, 0}
 end
 -- Later than every other change, also after the clock was set back.
-local t = redis.call('TIME')
-local at = math.max(t[1] * 1000 + math.floor(t[2] / 1000), (tonumber(clock) or 0) + 1)
+local at = tonumber(ARGV[9])
+if not at then
+  local t = redis.call('TIME')
+  at = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+at = math.max(at, (tonumber(clock) or 0) + 1)
 local text = string.format('%.0f', at)
 redis.call('HDEL', KEYS[4], 'definition:' .. name)
 if after ~= '' then

@@ -32,8 +32,11 @@ elseif redis.call('ZSCORE', KEYS[8], id) or redis.call('ZSCORE', KEYS[9], id)
   or redis.call('ZSCORE', KEYS[10], id) then
   return IN_FLIGHT -- it may live, as `dead` came back as it was; `mend` finds out
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 local old = redis.call('HGET', KEYS[1], id)
 redis.call('HDEL', KEYS[2], id, id .. '\0')
 redis.call('HDEL', KEYS[4], id)

@@ -35,8 +35,12 @@ redis.call('HSET', KEYS[2], 'fired_score', watermark, 'fired_claim', claim)
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[5])
 
 local revoked = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
-local t = redis.call('TIME')
-local answer = {claimed, tonumber(ARGV[6]) and ARGV[6] * 1000 or t[1] * 1000000 + t[2]}
+local us = ARGV[6] ~= '' and ARGV[6] * 1000
+if not us then
+  local t = redis.call('TIME')
+  us = t[1] * 1000000 + t[2]
+end
+local answer = {claimed, us}
 for i, each in ipairs(revoked) do
   answer[i + 2] = each
 end

@@ -51,8 +51,11 @@ local old = redis.call('HGET', KEYS[1], id)
 if not old or #old < 13 or not string.find(old, '^[\1\2]') then
   return UNREADABLE
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
 local new = now + ARGV[4] + math.min(255 / 256, struct.unpack('>d', old, 2) % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 local tried = redis.call('HGET', KEYS[3], id)

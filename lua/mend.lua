@@ -39,8 +39,11 @@ local is_look = ARGV[7] == 'look'
 if not is_look and marks[1] ~= string.match(ARGV[1], ':(%d+)$') then
   return false
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local now_text, fired_score = string.format('%.0f', now), tonumber(marks[2] or -1)
 local bare = tonumber(marks[3] or '') or 0

@@ -19,8 +19,11 @@ local stranger = birth ~= ARGV[2]
 if stranger and (ARGV[3] ~= '1' or birth and redis.call('HLEN', KEYS[1]) > 0) then
   return {-1}
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('HLEN', KEYS[3])
 if stranger then

@@ -17,8 +17,11 @@
 -- returns  four for each message: id, record, how often it was received, until when (ms)
 -- cost     O(log n) per message, and their size
 local destination, limit, bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 local until_ms = now + ARGV[5] + (ARGV[1] == '' and 1 or 0) -- never cut short
 local topic = destination .. '\0'
 local marks = redis.call('HMGET', KEYS[5], 'look')

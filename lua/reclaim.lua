@@ -53,8 +53,8 @@ for i = 1, #found, 2 do
   if score and score >= 0 and score < math.huge then
     put_back(id, tonumber(found[i + 1]), score)
   else
-    local t = redis.call('TIME')
-    local added = redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
+    local now = ARGV[3] ~= '' and ARGV[3] or redis.call('TIME')[1] * 1000
+    local added = redis.call('ZADD', KEYS[6], now, id)
     redis.call('HSET', KEYS[7], id, record and 'undecodable' or 'payload_missing')
     if not record then -- its attempts are not those of the next message of this id
       bare = bare + added

@@ -23,8 +23,11 @@ if number == 0 then -- doctor tries whether the script runs
   return #redis.call('HMGET', KEYS[1], 'workers') - 1
 end
 local counts, destinations, late_ms, totals = unpack(cmsgpack.unpack(ARGV[5]))
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 local second = math.floor(now / 1000)
 
 local fields = {'workers'}

@@ -8,8 +8,11 @@
 -- ARGV[3]  limit        definitions
 -- returns  the store's time in ms, then of each: name, definition, progress (empty: none yet)
 -- cost     O(log n) per definition
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 local found = {now}
 local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, tonumber(ARGV[3]))
 for _, name in ipairs(names) do

@@ -94,8 +94,11 @@ elseif receipt == '' and claim
 elseif redis.call('ZSCORE', KEYS[6], id) then
   return DEAD
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
 local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
 local new = due_ms + math.min(255 / 256, score % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]

@@ -34,8 +34,11 @@ local passed = tonumber(marks[2] or 0) - tonumber(ARGV[2] ~= '' and ARGV[2] or 0
 if (marks[3] or '') ~= ARGV[3] or passed < 0 or passed > 1 then
   return {-2}
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[6]) or t[1] * 1000 + math.ceil(t[2] / 1000)
+local now = tonumber(ARGV[6])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
 local look = tonumber(marks[4]) or 0 -- an idle owner's next look
 local answers, first_due, bare = {}, math.huge, 0 -- bare: of those brought back, dead without a record
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset

@@ -70,8 +70,11 @@ if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', KEYS[1]) > 0)
 end
 
 -- A delay is counted from the end of the current millisecond, so that it is never cut short.
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
 
 local undone = redis.call('ZCARD', KEYS[10]) > 0
 local source, read = ARGV[7], nil -- read: the highest offset so far

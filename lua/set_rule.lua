@@ -10,7 +10,8 @@
 -- ARGV[5]  channel      where the fleet listens
 -- ARGV[6]  kept         the fields that are set, each followed by a space but the last
 -- ARGV[7]  gone         the fields that are removed, likewise
--- ARGV[8]  recorded     1: the caller has a ledger
+-- ARGV[8]  now          ms, empty = the store's clock
+-- ARGV[9]  recorded     1: the caller has a ledger
 -- returns  1 the rule is set, 0 another call was faster: read it again, -1 there are `limit` rules;
 --          then the time of the first field, each of the others is 1 later; 0 if the ledger need not know
 -- cost     O(log n)
@@ -18,7 +19,7 @@ local now = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local clock = redis.call('HGET', KEYS[2], 'clock')
 redis.call('ZCARD', KEYS[3]) -- fails here, before the first write, if it is not a zset
 -- With a ledger, what is as it was is a change, too: the ledger may have a later one that Redis lost.
-if now == ARGV[3] and ARGV[8] ~= '1' then
+if now == ARGV[3] and ARGV[9] ~= '1' then
   return {1, 0}
 elseif now ~= ARGV[2] and now ~= ARGV[3] then
   return {0, 0}
@@ -31,10 +32,14 @@ if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
 local at = 0
-if clock or ARGV[8] == '1' then
+if clock or ARGV[9] == '1' then
   -- Later than every other change, also after the clock was set back.
-  local t = redis.call('TIME')
-  at = math.max(t[1] * 1000 + math.floor(t[2] / 1000), (tonumber(clock) or 0) + 1)
+  at = tonumber(ARGV[8])
+  if not at then
+    local t = redis.call('TIME')
+    at = t[1] * 1000 + math.floor(t[2] / 1000)
+  end
+  at = math.max(at, (tonumber(clock) or 0) + 1)
   local last = at - 1
   for place, fields in ipairs({ARGV[6], ARGV[7]}) do
     for field in string.gmatch(fields, '%S+') do

@@ -29,12 +29,15 @@ local MOST_FORGOTTEN = 1000 -- ids delivered long ago
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
-local t = redis.call('TIME')
-local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 -- Of messages that were cancelled or moved: some in a row anywhere, so that all go sooner or later.
-local first = t[2] % math.max(1, redis.call('ZCARD', KEYS[9]) - ARGV[6] + 1)
+local first = now % math.max(1, redis.call('ZCARD', KEYS[9]) - ARGV[6] + 1)
 for _, entry in ipairs(redis.call('ZRANGE', KEYS[9], first, first + ARGV[6] - 1)) do
   local at = string.find(entry, '\0', 1, true) or #entry
   local score = #entry > at + 8 and struct.unpack('>d', entry, at + 1)

@@ -223,7 +223,7 @@ def define(
     look = "" if look_ms is None else look_ms
     args = (
         entry.key, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
-        int(again), registry.UNRECORDED,
+        int(again), "", registry.UNRECORDED,
     )  # fmt: skip
     names = *_keys(namespace), keys.controls(namespace), keys.unrecorded(namespace)
     return RedisCommand("define", names, args, registry.written)

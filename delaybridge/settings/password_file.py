@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from delaybridge.errors import printable
+from delaybridge.settings.url_options import taken
 
 OPTION = "password_file"
 _MOST_BYTES = 64 * 1024
@@ -33,18 +34,8 @@ class PasswordFile(NamedTuple):
 
 def split(url: str) -> tuple[str, PasswordFile | None]:
     """Split a URL into the URL without the option, and the file that the option names."""
-    base, mark, query = str.__str__(url).partition("?")
-    found = None
-    kept = []
-    for piece in query.split("&"):
-        name, _, value = piece.partition("=")
-        if name == OPTION:
-            found = PasswordFile(unquote(value))
-        elif piece:
-            kept.append(piece)
-    if found is None:
-        return str.__str__(url), None
-    return f"{base}{mark}{'&'.join(kept)}".removesuffix("?"), found
+    bare, path = taken(url, OPTION)
+    return bare, None if path is None else PasswordFile(path)
 
 
 def user_of(url: str) -> str:

@@ -1,6 +1,12 @@
-"""URL options whose values are shown. Any other option may be a secret, whatever its name says."""
+"""Options of URLs: which values are shown. Any other may be a secret, whatever its name says."""
 
 from __future__ import annotations
+
+from urllib.parse import unquote
+
+TIME_IN_SCRIPTS = "time_in_scripts"
+"""Of the store's URL. `no`: the scripts are told the time, for servers that refuse TIME in them."""
+
 
 # A Kafka URL may have these; `publish.kafka.configuration` adds those that may hold a secret.
 KAFKA = frozenset(
@@ -26,7 +32,7 @@ HARMLESS = KAFKA.union(
     """
     client_name db max_connections maxlen password_file sentinel_password_file sentinel_username
     ssl_ca_certs ssl_ca_path ssl_cert_reqs ssl_certfile ssl_check_hostname ssl_keyfile
-    ssl_min_version username
+    ssl_min_version time_in_scripts username
     """.split()
     # RabbitMQ
     + """
@@ -49,3 +55,14 @@ HARMLESS = KAFKA.union(
     virtual_host
     """.split()
 )
+
+
+def taken(url: str, name: str) -> tuple[str, str | None]:
+    """Split a URL into the URL without this option, and the option's value; None: it has none."""
+    base, mark, query = str.__str__(url).partition("?")
+    pieces = [piece.partition("=") for piece in query.split("&") if piece]
+    values = [unquote(value) for option, _, value in pieces if option == name]
+    if not values:
+        return str.__str__(url), None
+    kept = "&".join("".join(piece) for piece in pieces if piece[0] != name)
+    return f"{base}{mark}{kept}".removesuffix("?"), values[-1]

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from delaybridge.errors import ConfigError, nearest
 from delaybridge.extensions import PUBLISHERS, is_known
 from delaybridge.settings import password_file
-from delaybridge.settings.url_options import HARMLESS
+from delaybridge.settings.url_options import HARMLESS, TIME_IN_SCRIPTS, taken
 
 MASK = "***"
 _URL_CHARS = 65_536  # keys and certificates may be options
@@ -57,7 +57,7 @@ _FORMS = {
     "kombu": "kombu+URL, with kombu's own URL, as kombu+redis://HOST:6379/0",
 }
 _STREAM_OPTIONS = frozenset({"maxlen"})
-_STORE_OPTIONS = frozenset({"max_connections"})
+_STORE_OPTIONS = frozenset({"max_connections", TIME_IN_SCRIPTS})
 _SENTINEL_OPTIONS = frozenset({
     "sentinel_username", "sentinel_password", "sentinel_password_file",
 })  # fmt: skip
@@ -186,6 +186,8 @@ def check_redis_url(value: object) -> SecretUrl:
         _check_redis_servers(parts)
     else:
         _check_redis(parts, _STORE_OPTIONS, _STORE_FORM)
+    if taken(str(value), TIME_IN_SCRIPTS)[1] not in (None, "yes", "no"):
+        raise ValueError(f"{TIME_IN_SCRIPTS}: yes or no")
     return SecretUrl(value)
 
 

@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "controls: what is so already", "lua/set_rule.lua",
-        "if now == ARGV[3] and ARGV[8] ~= '1' then", "if now == ARGV[3] then",
+        "if now == ARGV[3] and ARGV[9] ~= '1' then", "if now == ARGV[3] then",
         "a pause that succeeded ends, since Redis, which was older, had one already",
         f"{_FIELDS}test_a_pause_of_what_is_paused_already_counts_more_than_an_end_that_redis_lost",
     ),

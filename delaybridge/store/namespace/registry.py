@@ -89,7 +89,7 @@ def set_rule(
         " ".join(each for each in sorted(fields) if (each in here) is is_here)
         for is_here in (True, False)
     )
-    args = (place, before, after, limit, keys.wake(namespace), kept, gone, UNRECORDED)
+    args = (place, before, after, limit, keys.wake(namespace), kept, gone, "", UNRECORDED)
     names = keys.destinations, keys.controls, keys.unrecorded
     return RedisCommand("set_rule", tuple(of(namespace) for of in names), args, written)
 

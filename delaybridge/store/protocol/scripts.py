@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -13,6 +14,8 @@ from hiredis import pack_command
 
 from delaybridge.errors import StoreError
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+
+_NOW = re.compile(r"^-- ARGV\[(\d+)\]\s+now\s", re.MULTILINE)
 
 
 @cache
@@ -32,6 +35,13 @@ def scripts() -> dict[str, tuple[str, str]]:
         verb: (source, sha1(source.encode(), usedforsecurity=False).hexdigest())
         for verb, source in sources.items()
     }
+
+
+@cache
+def now_places() -> dict[str, int]:
+    """Verb -> the place of `now` among the arguments of its script; those without are not there."""
+    found = {verb: _NOW.search(source) for verb, (source, _) in scripts().items()}
+    return {verb: int(place[1]) - 1 for verb, place in found.items() if place}
 
 
 def _folder() -> Traversable:

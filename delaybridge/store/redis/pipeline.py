@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -98,6 +98,12 @@ class Pipeline:
         # The answer to the last try may take the other half; or what is left, if the servers are
         # watched, since a call to one that was replaced fails at once.
         self._last_s = self._until_s - (timeout_s / 5 if follows else timeout_s / 2)
+
+    def refuse(self, errors: Mapping[int, Exception]) -> None:
+        """The commands at these places end with these errors, unsent."""
+        self.left = [i for i in self.left if i not in errors]
+        for i, error in errors.items():
+            self._end(i, error)
 
     @property
     def wait_s(self) -> float | None:

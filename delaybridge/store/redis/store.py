@@ -11,17 +11,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.settings.durability import MEMORY, Durability
-from delaybridge.settings.redis_servers import Address
-from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
+from delaybridge.store.protocol.recorder import Recorded, ledger_of
 from delaybridge.store.protocol.verbs import (
     Each,
     LedgerSteps,
@@ -31,74 +28,20 @@ from delaybridge.store.protocol.verbs import (
     store_wide_error,
 )
 from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
-from delaybridge.store.redis.durability import assurance_of
+from delaybridge.store.redis.base import BaseStore
+from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
-from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers
-from delaybridge.store.redis.redis_client import connect
-from delaybridge.store.redis.servers import servers_of
+from delaybridge.store.redis.pipeline import Pipeline, Portion
 from delaybridge.store.redis.wire import Wire
 
 T = TypeVar("T")
-W = TypeVar("W", AsyncWire, Wire)
-Commands = Sequence[RedisCommand[Any]]
 
 _SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
 _RESUBSCRIBE_S, _ASK_AGAIN_S = 0.5, 0.2
 _LOOK_S = 0.02  # until the masters are known, when a store is new
-_HANDSHAKE = 0.2  # of the time-out: of a server that another one may replace
 
 
-def _open(
-    kind: type[W], from_url: Callable[..., Any], timeout_s: float,
-    url: str, address: Address | None, replaceable: bool,
-) -> W:  # fmt: skip
-    client = connect(from_url, url, timeout_s * (_HANDSHAKE if replaceable else 0.5), address)
-    return kind(client.connection_pool, timeout_s / 2)
-
-
-class _BaseStore(Generic[W]):
-    """What both stores have: the servers, and what is known of them."""
-
-    _kind: type[W]
-    _from_url: Callable[..., Any]
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 5.0,
-        durability: Durability = MEMORY,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """recorder: tells the ledger what is changed; closed with the store."""
-        self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
-        self.recorder = recorder
-        # No bound method: in a cycle a socket may be finalized before its connection, a warning.
-        self._servers: Servers[W] = servers_of(
-            url, partial(_open, self._kind, self._from_url, timeout_s)
-        )
-
-    def node_of(self, key: str) -> str:
-        """The server that has a key, as `host:port`; empty unless this is a Redis Cluster.
-
-        It may change at any time: slots move, and masters fail over.
-        """
-        return self._servers.node_of(key)
-
-    def nodes(self) -> list[str]:
-        """Every master, as `node_of` names it. `near="@NODE"` sends a command to one of them."""
-        return self._servers.nodes()
-
-    def describe(self) -> str:
-        """How the servers work together, for people; empty for one server alone."""
-        return self._servers.describe()
-
-    def misses(self, key: str = "") -> bool:
-        """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
-        return self._servers.misses(key)
-
-
-class AsyncStore(_BaseStore[AsyncWire]):
+class AsyncStore(BaseStore[AsyncWire]):
     """Redis on an event loop. Any number of calls may be made at once."""
 
     _kind, _from_url = AsyncWire, redis.asyncio.Redis.from_url
@@ -154,8 +97,9 @@ class AsyncStore(_BaseStore[AsyncWire]):
         return found
 
     async def _piped(self, commands: Commands) -> Pipeline:
-        servers = self._servers
-        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=servers.follows)
+        servers, times = self._servers, self._times(commands)
+        answers = (await self._piped([*times.values()])).answers if times else ()
+        pipeline = self._pipeline(commands, times, answers)
         while pipeline.left:
             portions = servers.portions(pipeline, commands)
             if len(portions) == 1:
@@ -300,7 +244,7 @@ async def insist(store: AsyncStore, emit: Emit, commands: Commands) -> list[Any]
             await asyncio.sleep(_ASK_AGAIN_S)
 
 
-class Store(_BaseStore[Wire]):
+class Store(BaseStore[Wire]):
     """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
 
     _kind, _from_url = Wire, redis.Redis.from_url
@@ -335,8 +279,9 @@ class Store(_BaseStore[Wire]):
         return found
 
     def _piped(self, commands: Commands) -> Pipeline:
-        servers = self._servers
-        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=servers.follows)
+        servers, times = self._servers, self._times(commands)
+        answers = self._piped([*times.values()]).answers if times else ()
+        pipeline = self._pipeline(commands, times, answers)
         while pipeline.left:
             # All servers have their portion before the replies of the first are read.
             sent: list[tuple[Portion, Iterable[Any]]] = []

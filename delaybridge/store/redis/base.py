@@ -1,0 +1,91 @@
+"""What both stores have: their servers, and the clocks that scripts are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from delaybridge.settings import url_options
+from delaybridge.settings.durability import MEMORY, Durability
+from delaybridge.settings.redis_servers import Address
+from delaybridge.store.protocol.recorder import Recorder
+from delaybridge.store.protocol.verbs import RedisCommand
+from delaybridge.store.redis.async_wire import AsyncWire
+from delaybridge.store.redis.clocks import Clocks, Commands
+from delaybridge.store.redis.durability import assurance_of
+from delaybridge.store.redis.pipeline import Pipeline, Servers
+from delaybridge.store.redis.redis_client import connect
+from delaybridge.store.redis.servers import servers_of
+from delaybridge.store.redis.wire import Wire
+
+W = TypeVar("W", AsyncWire, Wire)
+_HANDSHAKE = 0.2  # of the time-out: of a server that another one may replace
+
+
+def _open(
+    kind: type[W], from_url: Callable[..., Any], timeout_s: float,
+    url: str, address: Address | None, replaceable: bool,
+) -> W:  # fmt: skip
+    client = connect(from_url, url, timeout_s * (_HANDSHAKE if replaceable else 0.5), address)
+    return kind(client.connection_pool, timeout_s / 2)
+
+
+class BaseStore(Generic[W]):
+    """What both stores have: the servers, and what is known of them."""
+
+    _kind: type[W]
+    _from_url: Callable[..., Any]
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 5.0,
+        durability: Durability = MEMORY,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """recorder: tells the ledger what is changed; closed with the store."""
+        self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
+        self.recorder = recorder
+        url, told = url_options.taken(url, url_options.TIME_IN_SCRIPTS)
+        # No bound method: in a cycle a socket may be finalized before its connection, a warning.
+        self._servers: Servers[W] = servers_of(
+            url, partial(_open, self._kind, self._from_url, timeout_s)
+        )
+        self._clocks = Clocks(self._servers.node_of) if told == "no" else None
+
+    def _times(self, commands: Commands) -> Mapping[str, RedisCommand[None]]:
+        """By server, what must be asked before these commands; nothing, unless the URL says so."""
+        return self._clocks.asked(commands) if self._clocks else {}
+
+    def _pipeline(
+        self, commands: Commands, asked: Iterable[str], answers: Iterable[Exception | None]
+    ) -> Pipeline:
+        """The pipeline of these commands. asked: the servers asked for the time."""
+        failed = {node: error for node, error in zip(asked, answers, strict=True) if error}
+        errors = dict[int, Exception]()
+        if self._clocks:
+            commands, errors = self._clocks.told(commands, failed)
+        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
+        pipeline.refuse(errors)
+        return pipeline
+
+    def node_of(self, key: str) -> str:
+        """The server that has a key, as `host:port`; empty unless this is a Redis Cluster.
+
+        It may change at any time: slots move, and masters fail over.
+        """
+        return self._servers.node_of(key)
+
+    def nodes(self) -> list[str]:
+        """Every master, as `node_of` names it. `near="@NODE"` sends a command to one of them."""
+        return self._servers.nodes()
+
+    def describe(self) -> str:
+        """How the servers work together, for people; empty for one server alone."""
+        return self._servers.describe()
+
+    def misses(self, key: str = "") -> bool:
+        """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
+        return self._servers.misses(key)
