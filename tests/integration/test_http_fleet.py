@@ -109,16 +109,33 @@ async def test_numbers_of_what_waits(http: httpx.AsyncClient) -> None:
     await schedule(http, delay="3h")
     stats = (await http.get("/v1/stats")).json()
     assert (stats["delayed"], stats["workers"], stats["buckets_unowned"]) == (3, 0, 16)
+    await schedule(http, delay="61s")
     load = (await http.get("/v1/scaling")).json()
-    assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 1, 2)
+    assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 1, 3), "to the second"
     for span in ("span", "for"):  # its earlier name
         ahead = (await http.get("/v1/horizon", params={span: "1h", "step": "10m"})).json()
-        assert (ahead["messages"], ahead["later"]) == (2, 1)
+        assert (ahead["messages"], ahead["later"]) == (3, 1)
     both = (await http.get("/v1/horizon", params={"for": "1h", "span": "1h"})).json()
     assert (both["code"], both["at"]) == ("bad_query", "$.for")
     assert len((await http.get("/v1/buckets")).json()["items"]) == 16
     assert (await http.get("/v1/series", params={"step": "1s"})).status_code == 200
     assert (await http.get("/v1/series", params={"step": "5s"})).status_code == 422
+
+
+async def test_what_no_further_worker_would_deliver_wants_none(
+    http: httpx.AsyncClient, crew: Crew
+) -> None:
+    crew.start(lease=CALM)
+    await crew.shared("w")
+    await schedule(http, destination="pull:mails", delay="0s")
+    load = {"parked": 0}
+
+    async def is_parked() -> bool:
+        load.update((await http.get("/v1/scaling")).json())
+        return load["parked"] == 1
+
+    await until_async(is_parked, "the message waits for its consumer")
+    assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 0, 0)
 
 
 async def test_the_fleet_and_its_readiness(

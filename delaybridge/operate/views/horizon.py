@@ -21,6 +21,7 @@ from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped,
 
 _MAX_CELLS = 1000
 _MAX_COUNTS = 200_000  # cells of all buckets: about 0.2 s of Redis' time
+_COMING_MS = (60_000, 300_000)
 _FINER = 60  # parts of the fullest cell, to find its busiest
 _SAMPLED, _LEAST_SAMPLED = 4000, 64  # messages of all buckets, of each
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
@@ -107,6 +108,16 @@ def read_horizon(
     sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
     cells = map(Cell, *zip(*parts, strict=True), sums)
     return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
+
+
+def read_coming(calls: Namespace) -> Steps[Horizon]:
+    """What falls due in exactly 60 seconds from now, and in 240 more: two cells, counted.
+
+    It costs a few counts of each bucket: an autoscaler asks every few seconds, all day.
+    """
+    buckets = yield from calls.open()
+    now_ms = yield from calls.now_ms()
+    return (yield from _counted(calls, buckets, [now_ms, *(now_ms + ms for ms in _COMING_MS)]))
 
 
 def _of(calls: Namespace, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:

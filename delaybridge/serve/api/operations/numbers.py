@@ -9,7 +9,7 @@ import msgspec
 from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.operate.views.described import moment, plain, stats_data
 from delaybridge.operate.views.destinations_by_due import read_destinations_due
-from delaybridge.operate.views.horizon import Horizon
+from delaybridge.operate.views.horizon import Horizon, read_coming
 from delaybridge.operate.views.series import Series
 from delaybridge.recurring.definitions import Recurring
 from delaybridge.serve.api.description.openapi import object_of
@@ -17,7 +17,6 @@ from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.times import YEAR_3000_MS
 
-_FIVE_MINUTES, _MINUTE_CELLS = "5m", 5
 routes = Routes()
 
 
@@ -83,14 +82,17 @@ class DueForList(msgspec.Struct):
 
 
 class Load(msgspec.Struct):
-    """What an autoscaler needs: messages due now, within a minute and within five.
+    """What an autoscaler needs: messages due now, within 60 seconds and within 300.
 
-    due_now: also parked ones and those that workers hold. overdue_seconds: how late the oldest is.
+    due_now: also those that workers hold. parked: due, and in none of the others, since more
+    workers would change nothing: their destination is paused, limited or away, or a pull topic.
+    overdue_seconds: how late the oldest is.
     """
 
     due_now: int
     due_1m: int
     due_5m: int
+    parked: int
     overdue_seconds: float
     workers: int
 
@@ -155,14 +157,14 @@ async def due_for(call: Call) -> DueForList:
 async def scaling(call: Call) -> Load:
     """How much falls due soon; for KEDA's metrics-api scaler, with `valueLocation: due_1m`."""
     client = call.site.client
-    ahead = await client.horizon(_FIVE_MINUTES, "1m")
+    ahead = await client.run(read_coming)
     found = await client.stats()
-    due_now = ahead.overdue + found.parked + found.in_flight
-    first = ahead.cells[:2]  # the first is the rest of this minute
+    due_now = ahead.overdue + ahead.in_flight
     return Load(
         due_now,
-        due_now + sum(cell.messages for cell in first),
+        due_now + ahead.cells[0].messages,
         due_now + ahead.messages,
+        ahead.parked,
         found.overdue_ms / 1000,
         len(found.workers),
     )
