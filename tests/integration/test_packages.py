@@ -27,6 +27,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "message touch": (f"{ID} --ttl 2h", 0, ""),
     "message cancel": (ID, 0, ""),
     "message publish-now": (ID, 3, ""),
+    "message import": ("redis://127.0.0.1:1 --from celery-redis", 5, ""),
     "dead ls": ("", 0, ""),
     "dead show": (ID, 3, ""),
     "dead kick": (ID, 3, ""),

@@ -38,7 +38,7 @@ ANNEXES = (
         "operate/parts",
         "operate/doctor",
     ),
-    *("operate/supervisor", "carry"),
+    *("operate/supervisor", "carry", "foreign"),
     *("serve/http", "serve/stored", "serve/access", "serve/shared", "serve/api"),
     *("serve/console", "serve/dialects", "serve/server", "serve"),
     *("operate/terminal", "operate/top", "operate/demo", "operate/cli", "operate", "testing"),
