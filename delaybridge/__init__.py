@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.errors import StoreMisnamed as StoreMisnamed
     from delaybridge.errors import StoreUnavailable as StoreUnavailable
     from delaybridge.errors import StoreWiped as StoreWiped
+    from delaybridge.gathering import Debounce as Debounce
+    from delaybridge.gathering import Throttle as Throttle
     from delaybridge.message import Answer as Answer
     from delaybridge.message import Limits as Limits
     from delaybridge.message import Message as Message
@@ -58,6 +60,7 @@ _HOMES = {
         "NotDurable StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreUnavailable "
         "StoreWiped"
     ),
+    "gathering": "Debounce Throttle",
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
     "recurring.definitions": "Backfilled Recurring",

@@ -21,6 +21,7 @@ import uuid_utils
 from delaybridge import times
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import DecodeError
+from delaybridge.gathering import Gathering
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
 Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -75,6 +76,7 @@ class Answer(StrEnum):
     EXTENDED = "extended"  # received, and its consumer has more time
     RELEASED = "released"  # received, and given back
     FOREIGN = "foreign"  # to ingest only: the pending message goes to another destination
+    KEPT = "kept"  # throttled: delivered at the end of the span, unless another takes its place
 
 
 class State(StrEnum):
@@ -190,6 +192,10 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         stored."""
         return ""
 
+    def given_id(self, id: str, due_ms: int) -> str:
+        """The id that consumers see of a message that is stored under this one."""
+        return id
+
     @property
     def size(self) -> int:
         """The bytes that count against a window."""
@@ -222,13 +228,33 @@ class TenantRecord(Record, array_like=True, frozen=True, gc=False):
     retry: MessagePlan | None = None
     tenant: str = ""
 
+    def given_id(self, id: str, due_ms: int) -> str:
+        return id_as_given(id, self.tenant) if self.tenant else id
 
-class _AnyPlan(TenantRecord, array_like=True, frozen=True, gc=False):
+
+class GatheredRecord(TenantRecord, array_like=True, frozen=True, gc=False):
+    """A record of a debounce or a throttle, whose messages follow each other under one id.
+
+    To consumers each is a message of its own, named also by when it was due. until_ms: the eleventh
+    item: until when it may be postponed, written by the script that stores it; 0: it is throttled.
+    """
+
+    until_ms: float = 0.0
+
+    def given_id(self, id: str, due_ms: int) -> str:
+        return f"{super().given_id(id, due_ms)}@{due_ms}"
+
+
+class _AnyPlan(GatheredRecord, array_like=True, frozen=True, gc=False):
     retry: Any = None  # a plan that is invalid is ignored, whose message it is never
 
 
-def planned(record: Record, plan: MessagePlan | None, tenant: str = "") -> Record:
-    """The record with a plan and a tenant, as far as it has them."""
+def planned(
+    record: Record, plan: MessagePlan | None, tenant: str = "", gathering: Gathering | None = None
+) -> Record:
+    """The record with a plan, a tenant and a gathering, as far as it has them."""
+    if gathering is not None:
+        return GatheredRecord(**msgspec.structs.asdict(record), retry=plan, tenant=tenant)
     if tenant:
         return TenantRecord(**msgspec.structs.asdict(record), retry=plan, tenant=tenant)
     if plan is None:
@@ -240,18 +266,26 @@ encode_record = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
 _planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)
 _tenant_decoder = msgspec.msgpack.Decoder(TenantRecord)
+_gathered_decoder = msgspec.msgpack.Decoder(GatheredRecord)
 _any_plan_decoder = msgspec.msgpack.Decoder(_AnyPlan)
 _EIGHT_ITEMS, _TEN_ITEMS = 0x98, 0x9A  # the first byte of such an array
+ELEVEN_ITEMS = b"\x9b"
+UNTIL_BYTES = 9  # of the eleventh item, always a float
+TENANT_BYTES = 1 + TENANT_CHARS + UNTIL_BYTES  # of a record's end: they hold the tenant's name
 
 
 def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
         if data[0] >= _TEN_ITEMS:
+            decoder = _gathered_decoder if data[0] > _TEN_ITEMS else _tenant_decoder
             with suppress(msgspec.ValidationError):
-                return _tenant_decoder.decode(data)
-            kept = msgspec.structs.asdict(_any_plan_decoder.decode(data))
-            return TenantRecord(**{**kept, "retry": None})
+                return decoder.decode(data)
+            kept = msgspec.structs.asdict(_any_plan_decoder.decode(data)) | {"retry": None}
+            if decoder is _gathered_decoder:
+                return GatheredRecord(**kept)
+            del kept["until_ms"]
+            return TenantRecord(**kept)
         if data[0] > _EIGHT_ITEMS:
             with suppress(msgspec.ValidationError):
                 return _planned_decoder.decode(data)
@@ -277,11 +311,13 @@ def destination_text(record: bytes) -> str:
 def tenant_text(record: bytes) -> str:
     """The tenant of an encoded record, read from its end; empty if it has none.
 
-    `destination_text` reads the beginning. Of a record only the last 32 bytes are needed, after its
-    first one, which says that it has ten items.
+    `destination_text` reads the beginning. Of a record only the last 41 bytes are needed, after its
+    first one, which says that it has ten items, or more.
     """
-    if record[:1] != bytes([_TEN_ITEMS]):
+    if record[:1] < bytes([_TEN_ITEMS]) or record[:1] >= b"\xa0":
         return ""
+    if record[0] > _TEN_ITEMS:
+        record = record[:-UNTIL_BYTES]
     for size in range(1, min(TENANT_CHARS, len(record) - 2) + 1):
         if record[-size - 1] == 0xA0 + size:  # no character of a tenant looks so
             return record[-size:].decode(errors="replace")
@@ -308,7 +344,8 @@ class Message(_Addressed, frozen=True, kw_only=True):
         destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
         body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
         json: instead of a body: a dict, a dataclass, a model of pydantic, ...; sent as JSON.
-        delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
+        delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock. Or a `Debounce` or a
+            `Throttle`, whose key is then the id.
         at: an aware datetime or RFC 3339 text. A time in the past means now.
         id: at most 255 bytes; generated if omitted.
         key: messages with the same key are delivered in the order in which they are due; for Kafka
@@ -327,7 +364,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
     """
 
     json: Any = msgspec.UNSET
-    delay: timedelta | float | str | None = None
+    delay: timedelta | float | str | Gathering | None = None
     at: datetime | str | None = None
     id: str | None = None
     key: bytes | str | None = None
@@ -343,7 +380,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
 class Delivery:
     """A message handed to a publisher, which reports this same object with its outcome.
 
-    id: as it is stored. given_id: as consumers see it, without its tenant. due_ms: epoch
+    id: as it is stored. given_id: as consumers see it (`Record.given_id`). due_ms: epoch
     milliseconds. attempt: 1 for the first publish. size: as `Record.size`.
     """
 
@@ -358,8 +395,7 @@ class Delivery:
         self.due_ms = due_ms
         self.attempt = attempt
         self.size = record.size
-        tenant = record.tenant
-        self.given_id = id_as_given(id, tenant) if tenant else id
+        self.given_id = record.given_id(id, due_ms)
 
 
 def is_tenant(name: object) -> bool:

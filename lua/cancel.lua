@@ -33,6 +33,7 @@
 --          the stamp of the call that scheduled the message, empty if none was removed now
 -- cost     O(log n)
 local UNKNOWN, REPLACED, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 4, 5, 6, 7, 14
+local KEPT, BEGUN = 18, 19 -- in `calls`, of gathered messages
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
@@ -111,7 +112,9 @@ end
 -- stored may be lost.
 local function has_left(row)
   local known = redis.call('ZSCORE', KEYS[10], row .. id)
-  return redis.call('ZSCORE', KEYS[12], row .. id) or known and known % 1 * 256 ~= REPLACED
+  local its = known and known % 1 * 256
+  return redis.call('ZSCORE', KEYS[12], row .. id)
+    or its and its ~= REPLACED and its ~= KEPT and its ~= BEGUN
 end
 
 if not old and #ARGV[9] == 4 and not has_left(ARGV[9]) then

@@ -25,7 +25,7 @@
 -- is one that left before but that the ledger did not know then, unless it was sealed twice since
 -- (`seal`): then nothing is done, and the ledger has to be read again.
 local ABSENT, HERE, OTHER, LEFT = 0, 1, 2, 3
-local REPLACED = 4 -- in `calls`
+local REPLACED, KEPT, BEGUN = 4, 18, 19 -- in `calls`
 local marks = redis.call('HMGET', KEYS[5], 'birth', 'generation', 'healed', 'look')
 if marks[1] and marks[1] ~= ARGV[1] then
   return {-1}
@@ -54,10 +54,12 @@ local function forget_attempts(id)
   end
 end
 
--- Whether its call was undone, refused, or settled at most once. One that has replaced another was stored.
+-- Whether its call was undone, refused, or settled at most once. One that has replaced another was stored,
+-- and so was a gathered one.
 local function has_ended(call)
   local known = redis.call('ZSCORE', KEYS[6], call)
-  return known and known % 1 * 256 ~= REPLACED
+  local answer = known and known % 1 * 256
+  return answer and answer ~= REPLACED and answer ~= KEPT and answer ~= BEGUN
 end
 
 local function bring(id, stamp, score, payload, reason)

@@ -17,7 +17,8 @@
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3: as 0, and a copy of each message may have been
 --                       delivered already; 4: as 1, but nothing happens unless the source is known to
 --                       the bucket, and whatever has the id is the same message; 5: as 2, and each
---                       message that is replaced is named
+--                       message that is replaced is named; 8 more: some are gathered; 16 more: and each
+--                       that is replaced is named
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one, or without
 --                       messages, takes it: a worker of a namespace that was wiped may have left its own
@@ -36,29 +37,42 @@
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
---                       rank / 256; or + and the same with a delay in ms), how many messages
+--                       rank / 256; or + and the same with a delay in ms), how many messages. Gathered
+--                       ones have in place of a score ~QUIET:LONGEST (debounced) or ^EVERY (throttled),
+--                       in ms, and rank / 256; their payloads end in a double that is written here
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
 --          an id delivered within the bucket's window is a duplicate, unless the policy is replace;
 --          a fired message is in flight, whatever the policy: the same call is to be made again; so is
---          one whose record has vanished, while its owner has it;
+--          one whose record has vanished, while its owner has it, and a gathered one that is due;
 --          instead of a message that a consumer of a pull topic has, the new one is created;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not;
---          with the policy 5 a list comes last: for each answer replaced the stamp of the call that
---          scheduled the old message, empty if this call replaced it before and is sent again
+--          if they are to be named a list comes last: for each answer replaced the stamp of the call
+--          that scheduled the old message, empty if this call replaced it before and is sent again; and
+--          of a debounced message also the double at the end of its payload;
+--          gathered messages replace one of their own kind whatever the policy; kept (18): it is
+--          throttled, and due when the span ends; conflict: the id is that of another kind of message,
+--          or its message goes elsewhere
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
-local FOREIGN = 14
+local FOREIGN, KEPT, BEGUN = 14, 18, 19 -- begun: in `calls`, of gathered messages that were created
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 5 -- policies
+local GATHERED = 8 -- more
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
+local LEAVES_MS = 1000 -- after it is due a gathered message is about to leave, and not replaced
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 local only = string.byte(ARGV[9]) == 61 and string.sub(ARGV[9], 2) -- the stamp after a =
 local tried_before = policy == MAYBE_DELIVERED and ARGV[9] ~= '' and cjson.decode(ARGV[9])
 local replaced = nil -- stamps, if they are asked for
+local is_gathered = policy >= GATHERED
+if is_gathered then
+  replaced = policy >= 2 * GATHERED and {} or nil
+  policy = policy % GATHERED
+end
 if policy == REPLACE_NAMED then
   policy, replaced = REPLACE, {}
 end
@@ -141,7 +155,7 @@ local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
-  and not is_odd and not only
+  and not is_odd and not only and not is_gathered
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -215,9 +229,10 @@ if not all_new then
   end
 
   local old_stamp -- of the message that was replaced last
+  local until_ms = '' -- of the debounced message that was stored last
   local function add_answer(answer, due_ms)
     if replaced and answer == REPLACED then
-      replaced[#replaced + 1], old_stamp = old_stamp or '', nil
+      replaced[#replaced + 1], old_stamp = (old_stamp or '') .. until_ms, nil
     end
     local last = #answers
     if answers[last - 2] == answer and answers[last - 1] == due_ms then
@@ -445,8 +460,18 @@ if not all_new then
     return DUPLICATE
   end
 
+  -- Whether a payload goes where another does, and is gathered as it is. They begin with the number of
+  -- their items, which only those of gathered messages have, and the destination.
+  local function begins_as(one, other)
+    local ok, same = pcall(function()
+      local _, after = text_at(other, 2)
+      return string.sub(one, 1, after - 1) == string.sub(other, 1, after - 1)
+    end)
+    return ok and same
+  end
+
   -- The answer to a call whose id has a message already.
-  local function meet(stamp, id, old, entry, score, record)
+  local function meet(stamp, id, old, entry, score, record, gathers)
     flush() -- if a key is damaged, the messages accepted so far are not lost
     if any_claimed == nil then
       any_claimed = redis.call('ZCARD', KEYS[3]) > 0
@@ -460,6 +485,10 @@ if not all_new then
     elseif only and (string.sub(old, 10, 13) ~= only or its_score ~= score or is_held
       or redis.call('ZSCORE', KEYS[6], id)) then
       return refuse(stamp, id, FOREIGN), its_score
+    elseif gathers and not begins_as(payload_of(old), string.sub(entry, 5)) then
+      return refuse(stamp, id, CONFLICT), its_score
+    elseif gathers then -- a consumer has what was delivered: this begins the next
+      return replace(stamp, id, old, score, record, is_held and CREATED or REPLACED)
     elseif policy == REPLACE then
       return replace(stamp, id, old, score, record, REPLACED)
     elseif is_held then
@@ -473,7 +502,7 @@ if not all_new then
   end
 
   -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.
-  local function schedule(id, entry, score, front, back)
+  local function schedule(id, entry, score, front, back, gathers)
     local stamp = string.sub(entry, 1, 4)
     local past = undone and redis.call('ZSCORE', KEYS[10], stamp .. id)
     if past and past % 1 * 256 ~= IN_FLIGHT then
@@ -483,7 +512,7 @@ if not all_new then
     elseif past then -- what it met then may be gone
       redis.call('ZREM', KEYS[10], stamp .. id)
     end
-    if delivered and delivered[id] and redis.call('HEXISTS', KEYS[1], id) == 0 then
+    if delivered and delivered[id] and not gathers and redis.call('HEXISTS', KEYS[1], id) == 0 then
       return refuse(stamp, id, DUPLICATE)
     end
     local is_lost = is_odd and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', KEYS[1], id) == 0
@@ -510,14 +539,82 @@ if not all_new then
     if string.sub(old, 10, 13) == stamp then
       return CREATED, score_of(old)
     end
-    return meet(stamp, id, old, entry, score, record)
+    return meet(stamp, id, old, entry, score, record, gathers)
+  end
+
+  -- Note that a span lasts until then; what has expired is forgotten, more than is noted.
+  local function note_span(id, ends_ms)
+    local expired = redis.call('ZRANGEBYSCORE', KEYS[13], '-inf', now, 'LIMIT', 0, 10)
+    if #expired > 0 then
+      redis.call('ZREM', KEYS[13], unpack(expired))
+    end
+    redis.call('ZADD', KEYS[13], string.format('%.0f', ends_ms), id .. '\0')
+  end
+
+  -- Whether a message that is due goes out now: it is claimed, or was not due for long.
+  local function is_leaving(id, due_ms)
+    return due_ms <= now and not redis.call('ZSCORE', KEYS[5], id)
+      and (due_ms > now - LEAVES_MS or redis.call('ZSCORE', KEYS[3], id))
+  end
+
+  -- Accept a gathered message. It is due by what waits under its id, and by what was delivered. A dead
+  -- message does not wait, nor does one that a consumer has.
+  local function gather(id, entry, word)
+    flush() -- if a key is damaged, the messages accepted so far are not lost
+    local kind, span, longest, rank = string.match(word, '^(.)(%d+):?(%d*)(.*)$')
+    local stamp, old = string.sub(entry, 1, 4), redis.call('HGET', KEYS[1], id)
+    local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
+    local its_score = old and score_of(old)
+    local waits = old and begins_as(payload_of(old), string.sub(entry, 5))
+      and not redis.call('ZSCORE', KEYS[6], id)
+      and not (any_tried and given(id) and math.floor(its_score) > now)
+    local is_again = past and past % 1 * 256 ~= IN_FLIGHT or old and string.sub(old, 10, 13) == stamp
+    if waits and not is_again and is_leaving(id, math.floor(its_score)) then
+      return refuse(stamp, id, IN_FLIGHT), its_score
+    end
+    local due_ms = now
+    until_ms = ''
+    if kind == '~' then
+      local last_ms = waits and struct.unpack('>d', string.sub(payload_of(old), -8)) or 0
+      last_ms = last_ms > 0 and last_ms or now + longest
+      due_ms = math.max(now, math.min(now + span, last_ms))
+      until_ms = struct.pack('>d', last_ms)
+      entry = string.sub(entry, 1, -9) .. until_ms
+    else
+      local ends_ms = tonumber(redis.call('ZSCORE', KEYS[13], id .. '\0') or 0)
+      if waits then
+        due_ms = math.max(now, math.floor(its_score))
+      elseif ends_ms > now then -- before its last message was due, that was cancelled
+        due_ms = ends_ms - span > now and ends_ms - span or ends_ms
+      end
+    end
+    local score = due_ms + rank
+    local answer, other = schedule(id, entry, score, struct.pack('>Bd', 1, score), '', true)
+    if is_again then
+      return answer == BEGUN and CREATED or answer, other or math.floor(past)
+    elseif answer ~= CREATED and answer ~= REPLACED or other then
+      return answer, other or now
+    end
+    if kind == '^' then
+      note_span(id, due_ms + span)
+    end
+    if answer == CREATED then -- sent again when it is delivered, it must not be stored once more
+      answer = kind == '^' and due_ms > now and KEPT or CREATED
+      remember(stamp, id, answer == KEPT and KEPT or BEGUN)
+      undone = true
+    end
+    return answer, due_ms
   end
 
   -- Whether to go on with the next message: an answer that the caller must act on may never arrive.
-  local function accept(i, score, front, back)
+  local function accept(i, score, front, back, word)
     local answer, other = DUPLICATE, nil
     if not read or offset_of(i) > read then
-      answer, other = schedule(argv[10 + i], argv[10 + count + i], score, front, back)
+      if word then
+        answer, other = gather(argv[10 + i], argv[10 + count + i], word)
+      else
+        answer, other = schedule(argv[10 + i], argv[10 + count + i], score, front, back)
+      end
       if tried_before then
         if answer == CREATED and not other then -- not if it is sent again
           keep_attempts(argv[10 + i], tried_before[i])
@@ -539,10 +636,14 @@ if not all_new then
   local function accept_all()
     local i = 0
     for at = 11 + 2 * count, #argv, 2 do
-      local score, front, back = run_at(at)
+      local word = is_gathered and string.find(argv[at], '^[~^]') and argv[at]
+      local score, front, back = now, '', ''
+      if not word then
+        score, front, back = run_at(at)
+      end
       for _ = 1, tonumber(argv[at + 1]) do
         i = i + 1
-        if not accept(i, score, front, back) then
+        if not accept(i, score, front, back, word) then
           return
         end
       end

@@ -19,6 +19,7 @@ from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
 from delaybridge.accept.json_body import with_json_body
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
+from delaybridge.gathering import Debounce, Gathering, Throttle
 from delaybridge.message import (
     MAX_PRIORITY,
     PULL,
@@ -38,7 +39,10 @@ from delaybridge.message import (
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """A checked message, ready for `schedule`. `when`: epoch ms, or `+` and a delay in ms."""
+    """A checked message, ready for `schedule`.
+
+    when: epoch ms, or `+` and a delay in ms, or the word of a gathering.
+    """
 
     id: str
     shard_key: bytes
@@ -60,7 +64,7 @@ def accept(
     the id of a message that has none.
     """
     tenant = message.tenant and check_tenant(message.tenant)
-    id = check_id(draw() if message.id is None else message.id, limits, tenant)
+    id, due, gathering = _named_and_due(message, limits, tenant, draw)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
     if tenant and destination.kind == PULL:
@@ -86,10 +90,22 @@ def accept(
     return Accepted(
         id,
         id.encode() if key is None else key,
-        when(message.delay, message.at, limits),
+        due,
         _rank(message.priority),
-        encode_record(planned(record, plan, tenant) if plan or tenant else record),
+        encode_record(planned(record, plan, tenant, gathering)),
     )
+
+
+def _named_and_due(
+    message: Message, limits: Limits, tenant: str, draw: Callable[[], str]
+) -> tuple[str, str, Gathering | None]:
+    delay = message.delay
+    if not isinstance(delay, Debounce | Throttle):
+        id = check_id(draw() if message.id is None else message.id, limits, tenant)
+        return id, when(delay, message.at, limits), None
+    if message.at is not None:
+        raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
+    return check_id(delay.key, limits, tenant, "key"), delay.word(limits.delay_ms), delay
 
 
 def _plan(
@@ -124,21 +140,21 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
     raise MessageError("time_required", "delay", "neither delay nor at is given; give one")
 
 
-def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
+def check_id(id: object, limits: Limits | None = None, tenant: str = "", field: str = "id") -> str:
     """The id as it is stored: 1 to 255 bytes of printable UTF-8, no space at either end; of a
-    tenant with its name in front, which counts. Else `bad_id`."""
+    tenant with its name in front, which counts. Else `bad_id` of this field."""
     most = (limits or Limits()).id_bytes - (len(id_in_store("", tenant)) if tenant else 0)
     if not isinstance(id, str):
-        raise MessageError("bad_id", "id", f"got {type(id).__name__}; give text")
+        raise MessageError("bad_id", field, f"got {type(id).__name__}; give text")
     try:
         size = len(id.encode())
     except UnicodeEncodeError:
-        raise MessageError("bad_id", "id", "not valid UTF-8") from None
+        raise MessageError("bad_id", field, "not valid UTF-8") from None
     if not 1 <= size <= most:
-        raise MessageError("bad_id", "id", f"{size} bytes; give 1 to {most}")
+        raise MessageError("bad_id", field, f"{size} bytes; give 1 to {most}")
     if not id.isprintable() or id != id.strip():
         raise MessageError(
-            "bad_id", "id", f"{id!r} holds an unprintable character, or a space at an end"
+            "bad_id", field, f"{id!r} holds an unprintable character, or a space at an end"
         )
     return id_in_store(id, tenant) if tenant else id
 
@@ -353,9 +369,9 @@ class Drafting:
         return accept(message, self._kinds, self._limits, self._destinations, self._draw)
 
     def _mould(self, message: Message) -> Mould | None:
-        """None: the message is not plain, because its destination gives it a tenant."""
+        """None: it is not plain: it is gathered, or its destination gives it a tenant."""
         destination, canonical = self._destinations.parse(message.destination, self._kinds)
-        if tenant_of_topic(destination):
+        if isinstance(message.delay, Debounce | Throttle) or tenant_of_topic(destination):
             return None
         mould = Mould(
             message.destination,

@@ -127,7 +127,7 @@ class AsyncClient(ClientVerbs, Awaiting):
                 raise found.with_traceback(None)
             finally:
                 del found  # or the frame and the error would hold each other
-        return receipt_unless_conflict(found)
+        return receipt_unless_conflict(found, message)
 
     async def _schedule_in(self, span: ScheduleSpan, policy: OnConflict) -> Receipt | Exception:
         (draft,) = self._drafts_in(span)

@@ -171,7 +171,7 @@ class Client(ClientVerbs, Blocking):
     def schedule_message(self, message: Message, *, on_conflict: str = OnConflict.FAIL) -> Receipt:
         """Store a message, as `schedule` does with its arguments."""
         steps = self._schedule_one(message, on_conflict)
-        return receipt_unless_conflict(self._store.complete(steps))
+        return receipt_unless_conflict(self._store.complete(steps), message)
 
     def schedule_accepted(
         self, messages: Sequence[tuple[bytes, Accepted]], *, on_conflict: str = OnConflict.FAIL

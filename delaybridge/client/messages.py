@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import UNSET
 
 from delaybridge.accept.accept import check_delay, check_key
 from delaybridge.client.requests import Key, Named, Requests, policy_of, traced
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import MessageError
-from delaybridge.message import Answer, Message, OnConflict, State
-from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.gathering import Debounce, Span, Throttle
+from delaybridge.message import Answer, Body, Message, OnConflict, State
+from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
 from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.protocol.verbs import Steps
@@ -50,6 +54,73 @@ class MessageVerbs(Requests):
         if (span := self._span(messages)) is not None:
             return span.around(self._calls.schedule(self._drafts_in(span), policy))
         return self._calls.schedule(self._drafting.drafts(messages), policy)
+
+    @verb(Scope.WRITE, "Deliver the last message of a key once it is quiet", is_batched=True)
+    def debounce(
+        self,
+        /,
+        destination: str,
+        body: Body = UNSET,
+        *,
+        key: str,
+        quiet: Span = "5m",
+        longest: Span = "1h",
+        **content: Any,
+    ) -> Steps[Receipt]:
+        """Store a message to be delivered once its key has been quiet; the last content wins.
+
+        Args:
+            destination, body: as for `schedule`.
+            key: names what is debounced, in the whole namespace. It is the message's id (`cancel`
+                takes it), and its key.
+            quiet: each call postpones the delivery until this long after it.
+            longest: but never longer than this after the first call of those that wait.
+            content: json, headers, properties, priority, ttl, at_most_once, retry: as for
+                `schedule`.
+
+        Returns:
+            `created`, `replaced` (it was pending, and is postponed), or `in_flight` as for
+            `schedule`: nothing was stored. Its `due_ms` says when it will be delivered.
+
+        Raises:
+            MessageError: an argument is wrong; `field` names it.
+            MessageConflict: a MessageError: something else is pending under the key, or the same
+                for another destination.
+        """
+        how = Debounce(key, quiet, longest)
+        return self._gathered(Message(destination, body, delay=how, key=key, **content))
+
+    @verb(Scope.WRITE, "Deliver a message of a key now, the last of the next ones later")
+    def throttle(
+        self,
+        /,
+        destination: str,
+        body: Body = UNSET,
+        *,
+        key: str,
+        every: Span = "1m",
+        **content: Any,
+    ) -> Steps[Receipt]:
+        """Deliver the first message of a key at once; of those that follow soon only the last.
+
+        Args:
+            destination, body, key, content: as for `debounce`.
+            every: of the messages within this time after a delivery only the last is kept. It is
+                delivered when the time ends, which begins it again.
+
+        Returns:
+            `created` (it is delivered at once), `kept` (it is delivered at `due_ms`), `replaced`
+            (the same, in place of one that was kept), or `in_flight` as for `schedule`.
+
+        Raises:
+            MessageError, MessageConflict: as for `debounce`.
+        """
+        how = Throttle(key, every)
+        return self._gathered(Message(destination, body, delay=how, key=key, **content))
+
+    def _gathered(self, message: Message) -> Steps[Receipt]:
+        steps = self._schedule_one(message, OnConflict.FAIL)
+        return _stored(message, steps)
 
     @verb(
         Scope.WRITE,
@@ -350,6 +421,10 @@ class DeadVerbs(Requests):
     def quarantined(self, id: str) -> Steps[list[Stored]]:
         """The messages with this id that ingest refused; they are in the dead set."""
         return self._calls.quarantined(self._id(id))
+
+
+def _stored(message: Message, steps: Steps[Receipt]) -> Steps[Receipt]:
+    return receipt_unless_conflict((yield from steps), message)
 
 
 def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:

@@ -11,6 +11,7 @@ from time import time_ns
 from typing import cast
 
 from delaybridge.events import ChangeRefused, Emit, IngestStored, Quarantined
+from delaybridge.gathering import FIRST_CHAR
 from delaybridge.histogram import DELAY_BOUNDS_MS, spread
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.message import Answer
@@ -135,10 +136,17 @@ def delays_of(scheduled: Sequence[Schedule]) -> tuple[dict[int, int], int]:
     """
     whens = Counter([entry.accepted.when for entry in scheduled])
     now_ms = time_ns() // 1_000_000
-    waits_ms = [int(when) if when[0] == "+" else max(0, int(when) - now_ms) for when in whens]
+    waits_ms = [_wait_ms(when, now_ms) for when in whens]
     if len(waits_ms) == len(scheduled):
         return (spread(waits_ms, DELAY_BOUNDS_MS) if waits_ms else {}), sum(waits_ms)
     counts: Counter[int] = Counter()
     for wait_ms, messages in zip(waits_ms, whens.values(), strict=True):
         counts[bisect_left(DELAY_BOUNDS_MS, wait_ms)] += messages
     return counts, sum(map(mul, waits_ms, whens.values()))
+
+
+def _wait_ms(when: str, now_ms: int) -> int:
+    """How long after now a message is due; of a gathering its shortest wait, if it is not now."""
+    if when >= FIRST_CHAR:
+        return int(when[1:].partition(":")[0])
+    return int(when) if when[0] == "+" else max(0, int(when) - now_ms)

@@ -108,6 +108,8 @@ def reason_of(error: MessageError) -> str:
 
 def when_of(asked: Instructions, limits: Limits) -> str:
     """The due time as the scripts take it, by default now; DelayOutOfRange if it is too far."""
+    if asked.gathering is not None:
+        return asked.gathering.word(limits.delay_ms)
     if asked.due_ms is not None:
         check_delay(asked.due_ms - time_ns() // 1_000_000, limits, "due time")
         return str(asked.due_ms)

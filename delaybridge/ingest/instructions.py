@@ -5,14 +5,15 @@ Every entrance understands these headers: `x-delay` (the RabbitMQ plugin's),
 annotations), `delaybridge-delay` and `delaybridge-due`; and also `delaybridge-id`,
 `delaybridge-key`, `delaybridge-destination`, `delaybridge-priority`, `delaybridge-ttl`,
 `delaybridge-at-most-once`, `delaybridge-on-conflict`, `delaybridge-cancel` and
-`delaybridge-reschedule`.
+`delaybridge-reschedule`. In place of a delay `delaybridge-debounce`, with `delaybridge-quiet` and
+`delaybridge-longest`, or `delaybridge-throttle`, with `delaybridge-every`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from delaybridge import times
 from delaybridge.amqp.encoding import utf8
 from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, nearest, quoted
+from delaybridge.gathering import Gathering, gathering_of
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -37,7 +39,8 @@ _FRACTION = re.compile(r"-?[0-9]+\.[0-9]+", re.ASCII)
 
 
 class Instructions(NamedTuple):
-    """The instructions of one message. At most one of delay_ms and due_ms is set; neither: now.
+    """The instructions of one message. At most one of delay_ms, due_ms and gathering is set; none:
+    now.
 
     id and destination: as written, not checked. near_miss: a header spelt almost like an
     instruction. reschedule: give the pending message of that id this time. rank: from the priority
@@ -57,11 +60,18 @@ class Instructions(NamedTuple):
     at_most_once: bool = False
     policy: OnConflict | None = None
     retry: MessagePlan | None = None
+    gathering: Gathering | None = None
 
     @property
     def is_timed(self) -> bool:
         """Whether a time is given. An `x-delay` of zero or less does not count."""
-        return self.delay_ms is not None or self.due_ms is not None
+        times = self.delay_ms, self.due_ms, self.gathering
+        return any(time is not None for time in times)
+
+    @property
+    def name(self) -> str | None:
+        """The id that the message asks for."""
+        return self.id if self.gathering is None else self.gathering.key
 
     @property
     def needs_store(self) -> bool:
@@ -73,6 +83,7 @@ class Instructions(NamedTuple):
             or self.key is not None
             or self.at_most_once
             or self.retry is not None
+            or self.gathering is not None
         )
 
 
@@ -96,7 +107,9 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
         parts[part] = read(value, name)
     plan = {name: parts.pop(name) for name in _OF_PLAN & parts.keys()}
     retry = MessagePlan(**plan) if plan else None
-    return _consistent(Instructions(**parts, near_miss=near_miss, retry=retry))
+    gathered = {name: parts.pop(name) for name in _OF_GATHERING & parts.keys()}
+    gathering = gathering_of(**gathered, prefix=RESERVED_PREFIX) if gathered else None
+    return _consistent(Instructions(**parts, near_miss=near_miss, retry=retry, gathering=gathering))
 
 
 def _found(headers: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], str | None]:
@@ -131,6 +144,8 @@ def _consistent(asked: Instructions) -> Instructions:
         raise MessageError("bad_flag", name, "a message cancels or reschedules; give one")
     if asked.reschedule and not asked.is_timed:
         raise MessageError("time_required", name, "say when: delaybridge-delay, delaybridge-due")
+    if asked.gathering is not None and (asked.reschedule or asked.cancel):
+        raise MessageError("bad_flag", name, "only with delaybridge-delay or delaybridge-due")
     if asked.retry is not None and asked.at_most_once:
         what = "an at-most-once message is never tried again"
         raise MessageError("bad_retry", "delaybridge-at-most-once", what)
@@ -173,6 +188,10 @@ def _delay(value: Any, name: str) -> int:
     if delay_ms < 0:
         return times.delay_ms(delay_ms, field=name)
     return _within_calendar(delay_ms, name)
+
+
+def _span(value: Any, name: str) -> timedelta:
+    return timedelta(milliseconds=_delay(value, name))
 
 
 def _due(value: Any, name: str) -> int:
@@ -296,6 +315,8 @@ _TIMES: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-delay": ("delay_ms", _delay),
     "x-opt-delivery-time": ("due_ms", _due),
     "delaybridge-due": ("due_ms", _due),
+    "delaybridge-debounce": ("debounce", _id),
+    "delaybridge-throttle": ("throttle", _id),
 }
 _READERS: Mapping[str, tuple[str, _Reader]] = {
     **_TIMES,
@@ -310,7 +331,11 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-on-conflict": ("policy", _policy),
     "delaybridge-max-attempts": ("max_attempts", _attempts),
     "delaybridge-backoff": ("base_ms", _backoff),
+    "delaybridge-quiet": ("quiet", _span),
+    "delaybridge-longest": ("longest", _span),
+    "delaybridge-every": ("every", _span),
 }
 _OF_PLAN = {"max_attempts", "base_ms"}
+_OF_GATHERING = {"debounce", "throttle", "quiet", "longest", "every"}
 INSTRUCTIONS = frozenset(_READERS)
 """Names of the headers that are read."""

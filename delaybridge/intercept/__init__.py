@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from delaybridge import times
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
+from delaybridge.gathering import Gathering
 from delaybridge.ingest.instructions import PLUGIN_DELAY, Instructions, instructions, is_instruction
 from delaybridge.message import Destination, MessagePlan
 from delaybridge.times import At, Delay
@@ -22,7 +23,7 @@ from delaybridge.times import At, Delay
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_HEADERS = frozenset(
     ("delaybridge-delay", "delaybridge-due", "x-opt-delivery-delay", "x-opt-delivery-time")
-) | {PLUGIN_DELAY}
+) | {PLUGIN_DELAY, "delaybridge-debounce", "delaybridge-throttle"}
 _NOTHING = Instructions()
 _INGEST_ONLY = {  # field of `Instructions` -> the header, which only ingest supports
     "cancel": "delaybridge-cancel",
@@ -39,7 +40,7 @@ _INGEST_ONLY = {  # field of `Instructions` -> the header, which only ingest sup
 class Timing(NamedTuple):
     """When to deliver one message, as `Message` takes it. id, retry: of the headers, if any."""
 
-    delay: Delay
+    delay: Delay | Gathering
     at: At
     id: str | None
     retry: MessagePlan | None = None
@@ -61,6 +62,8 @@ def timing_of(
     if by_argument:
         _check_arguments(delay, deliver_at, asked.is_timed)
         timing = Timing(delay, deliver_at, asked.id, asked.retry)
+    elif asked.gathering is not None:
+        timing = Timing(asked.gathering, None, None, asked.retry)
     elif asked.delay_ms is not None:
         timing = Timing(timedelta(milliseconds=asked.delay_ms), None, asked.id, asked.retry)
     elif asked.due_ms is not None:

@@ -18,6 +18,7 @@ from delaybridge.dedup.sql_connection import (
     execute_async,
 )
 from delaybridge.errors import MessageError
+from delaybridge.gathering import FIRST_CHAR
 from delaybridge.message import Limits, Message, OnConflict
 from delaybridge.outbox import table
 from delaybridge.store.calls import Calls
@@ -198,6 +199,9 @@ def _fitted(row: _Row, dialect: str) -> _Row:
 def _due_ms(accepted: Accepted, now_ms: int) -> int:
     """A delay becomes a time: it counts from the call, not from when the pump reads the row."""
     when = accepted.when
+    if when >= FIRST_CHAR:
+        what = "an outbox has no debounce and no throttle: give a delay, or call the client"
+        raise MessageError("bad_time", "delay", what)
     return now_ms + int(when[1:]) if when.startswith("+") else int(when)
 
 

@@ -8,8 +8,8 @@ _WEB, _INGEST = "tests/integration/test_tenants.py", "tests/integration/test_ing
 _UNIT = "tests/unit/test_tenants.py"
 MUTANTS = [
     Mutant(
-        "tenants: delivered as it is stored", "delaybridge/scan/lanes/lane.py",
-        "self.given_id = id_as_given(id, tenant) if tenant else id", "self.given_id = id",
+        "tenants: delivered as it is stored", "delaybridge/message.py",
+        "return id_as_given(id, self.tenant) if self.tenant else id", "return id",
         "consumers get another id than the producer gave",
         f"{_INGEST}::test_rabbitmq",
     ),

@@ -11,8 +11,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "delaybridge"
 # What all rooms use.
 GROUND = (
-    *("errors", "times", "events", "backoff", "extensions", "failpoints", "histogram", "message"),
-    *("stranger", "tracing"),
+    *("errors", "times", "events", "backoff", "extensions", "failpoints", "gathering", "histogram"),
+    *("message", "stranger", "tracing"),
 )
 # Accept a message, keep it in its bucket, claim it when it is due, publish it, settle it.
 ENGINE = (

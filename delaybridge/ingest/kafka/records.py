@@ -216,7 +216,7 @@ class RecordReader:
 
     def _schedule(self, record: RawRecord, understood: Understood) -> Schedule:
         asked = understood.asked
-        names, given = self._names, asked.id
+        names, given = self._names, asked.name
         id = self.place(record) if given is None else names.stored(given, self._limits)
         key = record.key if asked.key is None else asked.key
         to = understood.to or self._destination(asked.destination)
@@ -292,7 +292,7 @@ class RecordReader:
         ttl_ms, once = asked.ttl_ms, asked.at_most_once
         value = record.value
         kept = Record(text, value, headers, None, key, partition, ttl_ms, once)
-        return encode_record(planned(kept, asked.retry, self._names.tenant))
+        return encode_record(planned(kept, asked.retry, self._names.tenant, asked.gathering))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self.route

@@ -74,7 +74,7 @@ class Forms:
         flags = content.flags
         if not flags & _ID_FLAG or flags & _TEXTS_BEFORE_ID:
             return
-        if asked.id is not None or asked.destination is not None:
+        if asked.name is not None or asked.destination is not None:
             return
         if len(self._forms) >= _FORMS:
             self._forms.clear()

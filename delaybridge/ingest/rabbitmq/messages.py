@@ -183,7 +183,7 @@ class MessageReader:
     ) -> Schedule | Change | Quarantine | Immediate:
         known = self._tables.get(content.table)
         asked, table = known or self._instructions(content.table)
-        is_loose = self.route.is_fronted and asked.id is None and asked.policy is None
+        is_loose = self.route.is_fronted and asked.name is None and asked.policy is None
         own = self._own_id(content) if is_loose else self._checked_id(content, asked)
         if own is None:
             self.without_id += 1
@@ -198,7 +198,7 @@ class MessageReader:
         record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
         if not asked.needs_store and destination.broker == self.route.broker:
             return Immediate(id, planned(record, None, self._names.tenant), destination)
-        payload = encode_record(planned(record, asked.retry, self._names.tenant))
+        payload = encode_record(planned(record, asked.retry, self._names.tenant, asked.gathering))
         shard_key = id.encode() if key is None else key
         when = when_of(asked, self._limits)
         # The second of these headers: more are to come.
@@ -210,7 +210,7 @@ class MessageReader:
 
     def _checked_id(self, content: ContentHeader, asked: Instructions) -> str | None:
         """The id that the producer gave it; MessageError if it cannot be one."""
-        given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        given = asked.name if asked.name is not None else message_id(content.flags, content.after)
         return None if given is None else self._id(given)
 
     def _change(self, id: str | None, asked: Instructions, stamp: bytes) -> Change:

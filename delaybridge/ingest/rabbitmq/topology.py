@@ -21,7 +21,7 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.routes import Route
 
-BOUND_HEADERS = tuple(
+_BEFORE_GATHERING = tuple(
     """
     delaybridge-at-most-once delaybridge-backoff delaybridge-cancel delaybridge-delay
     delaybridge-destination delaybridge-due delaybridge-id delaybridge-key delaybridge-max-attempts
@@ -29,8 +29,10 @@ BOUND_HEADERS = tuple(
     x-opt-delivery-delay x-opt-delivery-time
     """.split()
 )
+_OF_GATHERING = ("debounce", "quiet", "longest", "throttle", "every")
+BOUND_HEADERS = (*_BEFORE_GATHERING, *(f"delaybridge-{name}" for name in _OF_GATHERING))
 """The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
-FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
+FORMER_HEADERS: tuple[tuple[str, ...], ...] = (_BEFORE_GATHERING,)
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
 MADE_FOR = "x-delaybridge-exchange"
 """Argument of the intake of a front: the exchange that it is read for."""

@@ -15,17 +15,19 @@ import msgspec
 
 from delaybridge.errors import StoreError
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named
+from delaybridge.ledger.recording.tiers import REPLACE, replaces
 from delaybridge.ledger.sql.rows import HOT, Name, RowName
-from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, plain
+from delaybridge.store.protocol.verbs import GATHERED, LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords
 
 _ASKED = {"cancel": 8, "reschedule": 11, "kick": 6, "discard": 3}  # places of arguments
 _POLICY, _ID = 1, 2
-_REPLACE, _REPLACE_NAMED = 2, 5  # policies
+_REPLACE_NAMED = 5  # policy
 _NAMED = "?"
 _CANCELLED = 6  # in `calls`
+DOUBLE_BYTES = 8
 
 
 class Acted(NamedTuple):
@@ -112,9 +114,10 @@ def naming(command: RedisCommand[Any]) -> RedisCommand[Any]:
     if place := _ASKED.get(command.name):
         args = [*command.args]
         args[place] = args[place] or _NAMED
-    elif command.name == "schedule" and int(command.args[_POLICY]) == _REPLACE:
+    elif replaces(command):
         args = [*command.args]
-        args[_POLICY] = _REPLACE_NAMED
+        policy = int(args[_POLICY])
+        args[_POLICY] = _REPLACE_NAMED if policy == REPLACE else policy % GATHERED + 2 * GATHERED
     else:
         return command
     return msgspec.structs.replace(command, args=args)
@@ -127,11 +130,13 @@ def read_acted(reply: Any) -> tuple[int, Acted]:
     return answer, Acted(_stamp_in(stamp), due_ms)
 
 
-def read_replaced(reply: Any) -> tuple[Any, list[int | None]]:
-    """The answer to such a schedule as without a name, and the stamps of what it replaced."""
-    if reply and isinstance(reply[-1], list):
-        return reply[:-1], [_stamp_in(stamp) for stamp in reply[-1]]
-    return reply, []
+def read_replaced(reply: Any) -> tuple[Any, list[tuple[int | None, bytes]]]:
+    """The answer to such a schedule as without a name, and the stamps of what it replaced, each
+    with the end that the payload of a debounced message has got."""
+    if not reply or not isinstance(reply[-1], list):
+        return reply, []
+    parts = [(each, len(each) % DOUBLE_BYTES) for each in reply[-1]]
+    return reply[:-1], [(_stamp_in(each[:size]), each[size:]) for each, size in parts]
 
 
 def _stamp_in(reply: bytes | None) -> int | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CANCELLED_NOW = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 UNDOING = (*CANCELLED_NOW, Answer.DISCARDED)
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
-_STORED = (Answer.CREATED, Answer.REPLACED)
+_STORED = (Answer.CREATED, Answer.REPLACED, Answer.KEPT)
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}  # places of arguments
 _ROW = 8
 _Kind = tuple[str, str]  # state, error
@@ -44,6 +44,7 @@ class Effects:
         self.late: set[int] = set()
         self.moved: dict[int, tuple[RowName, int]] = {}
         self._of_rows: dict[RowName, int] = {}
+        self._gathered: list[LedgerRow] = []
 
     def take_answer(
         self, place: int, command: RedisCommand[Any], answer: Any, acted: Iterable[Acted]
@@ -94,12 +95,21 @@ class Effects:
         if old:
             self._changes[(CANCELLED, "replaced"), None] += old
 
+    def take_gathered(self, place: int, rows: Sequence[LedgerRow]) -> None:
+        """Rows of gathered messages, whose due time and payload Redis has decided."""
+        self._gathered += rows
+        if rows:
+            self.places.add(place)
+
     def run(self, on: Connection) -> None:
         """Write what all commands have changed."""
         records, now_ms = self._records, self._now_ms
         self.late.clear()
         if self._withdrawn:
             records.withdraw(on, self._withdrawn)
+        for row in self._gathered:
+            due_ms, payload = row.due_ms, row.payload
+            records.change(on, [row.name], DELAYED, now_ms, due_ms=due_ms, payload=payload)
         for ((state, error), due), calls in self._changes.items():
             count = records.change(on, calls, state, now_ms, error=error, due_ms=due)
             if count < len(calls):

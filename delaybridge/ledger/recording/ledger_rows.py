@@ -6,17 +6,22 @@ They are described in lua/, at the head of each script.
 from __future__ import annotations
 
 import math
+import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from delaybridge.errors import printable
 from delaybridge.ledger.sql.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name, noted
-from delaybridge.message import destination_text
-from delaybridge.store.protocol.verbs import RedisCommand
+from delaybridge.message import ELEVEN_ITEMS, Answer, destination_text
+from delaybridge.store.protocol.verbs import GATHERED, RedisCommand
 
 STAMP_BYTES = 4
 _LOWEST = 255  # priority
+_GATHERED = (Answer.CREATED, Answer.REPLACED, Answer.KEPT)
+_GATHERING = re.compile(r"[~^]([0-9]+)(?::([0-9]+))?(\.[0-9]+)")  # in place of a score
+_DOUBLE = struct.Struct(">d")
 _MAYBE_DELIVERED = 3  # policy
 # Places of arguments.
 _NOW, _POLICY, _ID, _SOURCE, _REACH, _COUNT, _FIRST_ID = 0, 1, 2, 6, 8, 9, 10
@@ -43,15 +48,16 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
             for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
         ]  # fmt: skip
     # Redis alone can decide.
-    stays_hot = args[_SOURCE] or args[_REACH] or int(args[_POLICY]) == _MAYBE_DELIVERED
+    is_maybe = int(args[_POLICY]) % GATHERED == _MAYBE_DELIVERED
+    stays_hot = args[_SOURCE] or args[_REACH] or is_maybe
     count = int(args[_COUNT])
     messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)
     found: list[LedgerRow] = []
-    for score, many in _runs(args[_FIRST_ID + 2 * count :], now_ms):
+    for score, many, end in _runs(args[_FIRST_ID + 2 * count :], now_ms):
         first_ms, priority = math.floor(score), _LOWEST - round(score % 1 * 256)
-        tier = COLD if first_ms > hot_until_ms and not stays_hot else HOT
+        tier = COLD if first_ms > hot_until_ms and not (stays_hot or end) else HOT
         for id, entry in islice(messages, many):
-            payload = entry[STAMP_BYTES:]
+            payload = entry[STAMP_BYTES : len(entry) - len(end)] + end
             found.append(
                 LedgerRow(
                     bucket, id, _number(entry[:STAMP_BYTES]), first_ms, priority,
@@ -70,10 +76,32 @@ def _destination(payload: bytes) -> str:
     return printable(destination_text(payload))
 
 
-def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:
-    """Score and number of messages of each run."""
-    for text, many in zip(runs[::2], runs[1::2], strict=True):
-        yield float(text) + (now_ms if str(text).startswith("+") else 0), int(many)
+def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int, bytes]]:
+    """Score and number of messages of each run, as of the first of their gatherings; how the
+    payloads end of those that are debounced."""
+    for text, many in zip(map(str, runs[::2]), map(int, runs[1::2]), strict=True):
+        if (found := _GATHERING.fullmatch(text)) is None:
+            yield float(text) + (now_ms if text.startswith("+") else 0), many, b""
+            continue
+        quiet, longest, rank = found.groups()
+        until = _DOUBLE.pack(now_ms + int(longest)) if longest else b""
+        yield now_ms + int(quiet if longest else 0) + float(rank), many, until
+
+
+def gathered_rows(
+    rows: Sequence[LedgerRow], answers: Sequence[tuple[Answer, int]], ends: Sequence[bytes]
+) -> Iterator[LedgerRow]:
+    """The rows of gathered messages that are due at another time, or end otherwise, in Redis.
+
+    ends: of those that replaced another.
+    """
+    found = iter(ends)
+    for row, (answer, due_ms) in zip(rows, answers, strict=False):
+        end = next(found, b"") if answer is Answer.REPLACED else b""
+        payload = row.payload[: len(row.payload) - len(end)] + end
+        is_changed = (due_ms, payload) != (row.due_ms, row.payload)
+        if is_changed and answer in _GATHERED and row.payload[:1] == ELEVEN_ITEMS:
+            yield row._replace(due_ms=due_ms, payload=payload)
 
 
 def named(command: RedisCommand[Any], namespace: str) -> Name:

@@ -20,7 +20,12 @@ from delaybridge.ledger.comparing.healing import Standing, standing_at
 from delaybridge.ledger.recording import tiers
 from delaybridge.ledger.recording.acted import ActedOn, due_now, naming, read_acted, read_replaced
 from delaybridge.ledger.recording.ledger_answers import UNDOING, Effects
-from delaybridge.ledger.recording.ledger_rows import is_of_source, marks_of, rows_of
+from delaybridge.ledger.recording.ledger_rows import (
+    gathered_rows,
+    is_of_source,
+    marks_of,
+    rows_of,
+)
 from delaybridge.ledger.recording.noting import plans_in
 from delaybridge.ledger.recording.tiering import bring_lost, for_redis, separate
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName
@@ -97,6 +102,7 @@ class Recording:
         self._added: set[Any] = set()
         self._acted = ActedOn(cold)
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
+        self._gathered: dict[int, list[LedgerRow]] = {}  # rows that it has changed
         self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
         self._runs: dict[str, Any] = {}  # of the server of each, what it says of itself
         self._now_ms = 0
@@ -242,12 +248,14 @@ class Recording:
     ) -> Any:
         rows = self._rows[i]
         if self.asked[i].name == "schedule":
-            reply, stamps = read_replaced(reply)
+            reply, replaced = read_replaced(reply)
             reply = tiers.whole_reply(rows, hot, reply) if len(hot) < len(rows) else reply
-            self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
-            replacing = zip(rows, self._words[i], strict=False) if stamps else ()
+            answers = replies.read_scheduled(reply) or ()
+            self._words[i] = [word for word, _ in answers]
+            replacing = zip(rows, self._words[i], strict=False) if replaced else ()
             names = [row.name for row, word in replacing if word is Answer.REPLACED]
-            self._acted.take_replaced(i, names, stamps)
+            self._acted.take_replaced(i, names, [stamp for stamp, _ in replaced])
+            self._gathered[i] = [*gathered_rows(rows, answers, [end for _, end in replaced])]
         else:
             self._words[i] = replies.read_answers(reply) or []
         return parse(reply)
@@ -298,6 +306,7 @@ class Recording:
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
                 effects.take_stored(i, rows, words, self._added)
                 effects.take_replaced(self._acted.replaced(i))
+                effects.take_gathered(i, self._gathered.get(i, ()))
             elif isinstance(answer, StoreError) and self._rows.get(i):
                 self.answers[i] = in_doubt(answer)  # perhaps stored: so it is to be delivered
         is_looked = look is not None and bool(look.places)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.ledger.sql.rows import LedgerRow
-from delaybridge.store.protocol.verbs import Arg, RedisCommand
+from delaybridge.store.protocol.verbs import GATHERED, Arg, RedisCommand
 
 NOW, POLICY = 0, 1  # places of arguments
 _COUNT, _FIRST_ID = 9, 10
@@ -22,7 +22,8 @@ CREATED = 1
 
 def replaces(command: RedisCommand[Any]) -> bool:
     """Whether a command stores messages, and these replace others of their ids."""
-    return command.name == "schedule" and int(command.args[POLICY]) == REPLACE
+    policy = int(command.args[POLICY]) if command.name == "schedule" else 0
+    return policy == REPLACE or policy >= GATHERED
 
 
 def only(command: RedisCommand[Any], places: Sequence[int]) -> RedisCommand[Any]:

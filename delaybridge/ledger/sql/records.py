@@ -170,14 +170,16 @@ class Records:
         now_ms: int,
         *,
         error: str = "",
-        due_ms: int | None = None,
+        **more: Any,
     ) -> int:
-        """Bring live rows into a state: those named, or all of messages; how many there were."""
+        """Bring live rows into a state: those named, or all of messages; how many there were.
+
+        more: `due_ms`, `payload`; None changes nothing.
+        """
         values: dict[str, Any] = {"state": state, "error": noted(error), "updated_ms": now_ms}
         if state in OVER:
             values["tier"] = FINISHED
-        if due_ms is not None:
-            values["due_ms"] = due_ms
+        values |= {name: value for name, value in more.items() if value is not None}
         count = 0
         for some in parts(on, names):
             asked = update(message).where(message.c.tier > 0, self.named(on, some)).values(values)

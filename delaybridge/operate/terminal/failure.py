@@ -17,7 +17,7 @@ _FLAG_OF_FIELD = {
     "delay": "--in", "at": "--at", "ttl": "--ttl", "retry.max_attempts": "--max-attempts",
     "retry.base_ms": "--backoff", "retry.factor": "--factor", "retry.max_ms": "--max-backoff",
     "retry.jitter": "--jitter", "retry.dead_letter": "--dead-letter", "span": "--for",
-    "step": "--step",
+    "step": "--step", "quiet": "--quiet", "longest": "--longest",
 }  # fmt: skip
 
 

@@ -181,6 +181,14 @@ def options(*each: Decorator) -> Decorator:
 
 in_option = option("--in DURATION", "How long from now, as 15m or 1h30m.", to="delay")
 at_option = option("--at TIME", "When, as 2030-01-31T09:00:00Z.")
+gathering_options = options(
+    option("--debounce KEY", "Once KEY is quiet: the last message of it, whose id is KEY."),
+    option("--quiet DURATION", "With --debounce: for how long. [default: 5m]"),
+    option("--longest DURATION", "With --debounce: but no later than this. [default: 1h]"),
+    option("--throttle KEY", "At once; of those that follow only the last, whose id is KEY."),
+    option("--every DURATION", "With --throttle: how long later. [default: 1m]"),
+)
+GATHERING = ("debounce", "throttle", "quiet", "longest", "every")  # what these give
 by_option = option(
     "--by", "How much later or earlier than now due, as +10m or -1h.", to="by_ms", type=OFFSET
 )

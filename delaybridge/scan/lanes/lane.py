@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from delaybridge.amqp.decoding import entries
 from delaybridge.amqp.encoding import encode_table
-from delaybridge.message import PULL, Delivery, Destination, Record, id_as_given
+from delaybridge.message import PULL, Delivery, Destination, Record
 from delaybridge.publish import Publisher
 from delaybridge.scan.lanes.flow import Circuit, Flow
 from delaybridge.scan.lanes.limit import Limit
@@ -216,8 +216,7 @@ class Copy(Delivery):
             # What a consumer had and did not finish is due again when its time is over.
             counts = failures and destination.kind != PULL
             self.late_from_ms = first_due_ms if counts else int(score)
-        tenant = record.tenant
-        self.given_id = id_as_given(id, tenant) if tenant else id
+        self.given_id = record.given_id(id, self.due_ms)
         self.attempt = failures + 1
         self.lot, self.session, self.claim = lot, lot.session, lot.claim
         self.score, self.tried, self.lane = score, tried, lane

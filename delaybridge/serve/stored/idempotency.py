@@ -15,6 +15,7 @@ import msgspec
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import MessageError, StoreError, StoreFull
+from delaybridge.gathering import FIRST_CHAR
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
@@ -98,7 +99,8 @@ def _begin(calls: Calls, key: str, asked: Asked, now_us: int, bucket: int) -> St
     """Write the record of a new request; the one that counts, if several try at once."""
     now_ms = -(-now_us // 1000)
     when = asked.message.when
-    due_ms = int(when) + (now_ms if when.startswith("+") else 0)
+    is_gathered = when >= FIRST_CHAR
+    due_ms = now_ms if is_gathered else int(when) + (now_ms if when.startswith("+") else 0)
     record = _Record(asked.digest, secrets.token_hex(8), due_ms)
     source = f"{record.token}:{bucket}"
     *_, text = yield [
@@ -111,7 +113,9 @@ def _begin(calls: Calls, key: str, asked: Asked, now_us: int, bucket: int) -> St
 
 
 def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
-    message = msgspec.structs.replace(asked.message, when=str(record.due_ms))
+    message = asked.message
+    if message.when < FIRST_CHAR:
+        message = msgspec.structs.replace(message, when=str(record.due_ms))
     sent, source = (new_stamp(), message), SourceOffsets(_source(record.token), (0,))
     buckets = yield from calls.open()
     yield from _check_quota(calls, message.payload)

@@ -15,7 +15,8 @@ import msgspec
 
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
 from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
-from delaybridge.message import Answer, OnConflict
+from delaybridge.gathering import Debounce, Throttle
+from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
@@ -172,9 +173,12 @@ class Receipt(str):
         )
 
 
-def receipt_unless_conflict(receipt: Receipt) -> Receipt:
+def receipt_unless_conflict(receipt: Receipt, message: Message | None = None) -> Receipt:
     """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
     if receipt.answer is Answer.CONFLICT:
+        if message is not None and isinstance(message.delay, Debounce | Throttle):
+            what = f"{receipt.id[:80]!r} is pending, for another destination or not gathered"
+            raise MessageConflict("conflict", "key", f"{what}; choose another key, or cancel it")
         raise MessageConflict(
             "conflict",
             "id",

@@ -26,14 +26,14 @@ from delaybridge.store.protocol.record import (
 
 Held = Literal[True] | None
 """The answer of an owner's verb that has the same effect however often it runs."""
-# The numbers are those of lua/; the last three are not there: they say what a receipt was used for.
+# The numbers are those of lua/; 15 to 17 are not there: they say what a receipt was used for.
 ANSWERS = {
     0: Answer.UNKNOWN, 1: Answer.CREATED, 2: Answer.DUPLICATE, 3: Answer.CONFLICT,
     4: Answer.REPLACED, 5: Answer.IN_FLIGHT, 6: Answer.CANCELLED,
     7: Answer.CANCELLED_MAYBE_DELIVERED, 8: Answer.RESCHEDULED,
     9: Answer.RESCHEDULED_MAYBE_DELIVERED, 10: Answer.DEAD, 11: Answer.KICKED, 12: Answer.DISCARDED,
     13: Answer.UNREADABLE, 14: Answer.FOREIGN, 15: Answer.FINISHED, 16: Answer.EXTENDED,
-    17: Answer.RELEASED,
+    17: Answer.RELEASED, 18: Answer.KEPT,
 }  # fmt: skip
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 _BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16}(?::[1-9][0-9]{0,2}s?)?)")

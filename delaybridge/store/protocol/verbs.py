@@ -21,7 +21,8 @@ from hiredis import pack_command
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
-from delaybridge.message import KNOWN, TENANT_CHARS, Answer, ConflictPolicy, OnConflict, State
+from delaybridge.gathering import FIRST_CHAR
+from delaybridge.message import KNOWN, TENANT_BYTES, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.protocol.scripts import packed, scripts
@@ -194,6 +195,7 @@ def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
 
 _POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, KNOWN: 4}
 _MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have arrived
+GATHERED = 8  # added to the policy if some messages are of gatherings
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
 _TALLIED_BYTES = 2**20  # of records that one call reads: about half a millisecond
 _OFFSET = struct.Struct(">Q")
@@ -267,11 +269,13 @@ class BucketForCallers:
         maybe: an earlier publish of these messages had an unknown outcome and may have arrived.
         """
         number = _MAYBE_DELIVERED if maybe and policy is OnConflict.FAIL else _POLICIES[policy]
+        runs = runs_of(messages)
+        number += GATHERED * (max(map(str, runs[::2]), default="") >= FIRST_CHAR)
         offsets = b"".join(map(_OFFSET.pack, source.offsets))
         args: list[Arg] = [
             now_arg(now_ms), number, self.birth, int(first), self.wake, self.number, source.name,
             offsets, reach, len(messages), *[message.id for _, message in messages],
-            *[stamp + message.payload for stamp, message in messages], *runs_of(messages),
+            *[stamp + message.payload for stamp, message in messages], *runs,
         ]  # fmt: skip
         return self._call("schedule", args, replies.read_scheduled)
 
@@ -348,7 +352,7 @@ class BucketForCallers:
 
     def sample(self, limit: int) -> RedisCommand[replies.Sample]:
         """The number of messages, and the two ends of up to `limit` records at random."""
-        args = (limit, _DESTINATION_BYTES, TENANT_CHARS + 1)
+        args = (limit, _DESTINATION_BYTES, TENANT_BYTES)
         return self._call("sample", args, replies.read_sample)
 
     def tally(self, state: State, limit: int, seed: int) -> RedisCommand[replies.Tallied]:

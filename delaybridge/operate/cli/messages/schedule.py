@@ -22,12 +22,16 @@ from delaybridge.operate.terminal.grammar import Command, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
 
+_TIMES = {"--in": "delay", "--at": "at", "--debounce": "debounce", "--throttle": "throttle"}
+_NAMES = ("--debounce", "--throttle", "--id")
+
 
 @click.command("schedule", cls=Command)
 @click.argument("destination")
 @click.argument("body", required=False, metavar="[BODY | -]")
 @grammar.in_option
 @grammar.at_option
+@grammar.gathering_options
 @option("--id ID", "The message's id; generated if omitted.")
 @option("-k --key", "Kafka's record key; messages of one key keep their order.", type=grammar.KEY)
 @option("-H --header NAME=VALUE", "A header.", to="headers", multiple=True)
@@ -80,6 +84,8 @@ def schedule(
     delaybridge schedule kafka:orders.timeout --in 15m '{"order": 42}'
     delaybridge schedule rabbitmq:orders/close --at 2030-01-31T09:00:00Z - < body
     delaybridge schedule rabbitmq:/jobs --in 1h --lines < jobs.txt
+    delaybridge schedule rabbitmq:/index 42 --debounce page:42 --quiet 5m
+    delaybridge schedule rabbitmq:/mail hello --throttle user:7 --every 1m
 
     Prints the message's id and when it is due, and warns if no worker runs. With --lines empty
     lines are skipped, and on a terminal only a summary is printed.
@@ -96,14 +102,19 @@ def schedule(
 def _check_combination(
     body: str | None, lines: bool, keep_going: bool, arguments: dict[str, Any]
 ) -> None:
-    if arguments["delay"] is not None and arguments["at"] is not None:
-        raise refused("--in", "given together with --at; give one of them", "time_ambiguous")
-    if arguments["delay"] is None and arguments["at"] is None:
+    times = [flag for flag, name in _TIMES.items() if arguments[name] is not None]
+    if len(times) > 1:
+        what = f"given together with {times[1]}; give one of them"
+        raise refused(times[0], what, "time_ambiguous")
+    if not times:
         raise refused("--in", "missing; say when: --in 15m or --at TIME", "time_required")
     if lines and body is not None:
         raise refused("BODY", "given together with --lines, which reads bodies from stdin")
-    if lines and arguments["id"] is not None:
-        raise refused("--id", "given together with --lines: one id, many messages")
+    named = [*times, "--id"] if arguments["id"] is not None else times
+    if lines and named[-1] in _NAMES:
+        raise refused(named[-1], "given together with --lines: one id, many messages")
+    if arguments["id"] is not None and times[0] in _NAMES:
+        raise refused("--id", f"given together with {times[0]}, whose key is the id")
     if not lines and keep_going:
         raise refused("--keep-going", "only together with --lines")
     if not lines and body is None:
@@ -114,18 +125,23 @@ def _schedule_one(
     call: Invocation, body: bytes, arguments: dict[str, Any], on_conflict: str
 ) -> None:
     from delaybridge.message import new_id
+    from delaybridge.store.messages.scheduling import receipt_unless_conflict
 
     id = new_id() if arguments["id"] is None else arguments["id"]
     message = delaybridge.Message(body=body, **{**arguments, "id": id})
     repeat = f"it may be stored; repeat with --id {shlex.quote(id)}, and it is stored once"
+    if is_gathered := isinstance(message.delay, delaybridge.Debounce | delaybridge.Throttle):
+        repeat = "it may be stored; repeat it"
     with call.client(remedy=repeat) as client:
         (receipt,) = client.schedule_many([message], on_conflict=on_conflict)
         if receipt.answer.value == "conflict":
+            if is_gathered:
+                receipt_unless_conflict(receipt, message)
             what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
             remedy = "choose another id, or --on-conflict replace"
             raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
         if receipt.answer.value == "in_flight":
-            what = f"{id!r} is being delivered, and was not settled in time; nothing was stored"
+            what = f"{receipt.id!r} is being delivered, not settled in time; nothing was stored"
             raise Failure(Exit.CONFLICT, "in_flight", "--id", f"{what}: try again")
         call.output.result(*described(receipt, call.now_ms(client)))
         warn_without_workers(call, client)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 import delaybridge
+from delaybridge.gathering import gathering_of
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Failure, refused
 from delaybridge.operate.terminal.grammar import text_or_bytes
@@ -25,7 +26,10 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 def message_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a message with headers, properties and retry plan as a client takes them."""
     plan = {field: given[field] for field in grammar.PLAN if given[field] is not None}
-    kept = {name: value for name, value in given.items() if name not in grammar.PLAN}
+    gathering = gathering_of(**{name: given.get(name) for name in grammar.GATHERING}, prefix="--")
+    apart = (*grammar.PLAN, *grammar.GATHERING)
+    kept = {name: value for name, value in given.items() if name not in apart}
+    kept |= {} if gathering is None else {"delay": gathering}
     headers = [(name, text_or_bytes(value)) for name, value in _pairs(given["headers"], "-H")]
     properties = _properties(given["properties"])
     return {**kept, "headers": headers, "properties": properties, "retry": plan or None}

@@ -29,7 +29,9 @@ _BY_ATTRIBUTE = {name.replace("-", ""): name for name in INSTRUCTIONS if is_inst
 # How the bindings of CloudEvents to Kafka and AMQP write an attribute; else as over HTTP.
 _PREFIXES = {"kafka": "ce_", **dict.fromkeys(TABLE_KINDS, "cloudEvents:")}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_IN_MS = ("delaybridge-delay", "delaybridge-ttl")  # in a table of AMQP a number of ms
+_IN_MS = tuple(
+    f"delaybridge-{name}" for name in ("delay", "ttl", "quiet", "longest", "every")
+)  # in a table of AMQP a number of ms
 Pairs = list[tuple[str, Any]]
 
 
@@ -70,10 +72,11 @@ async def raw_message(call: Call) -> tuple[Message, OnConflict]:
         raise MessageError("time_required", "delaybridge-delay", "say when, or delaybridge-due")
     kind = call.client.kinds.get(asked.destination.partition(":")[0], "")
     headers, properties = _described(call, kind, attributes)
+    delay = None if asked.delay_ms is None else timedelta(milliseconds=asked.delay_ms)
     message = Message(
         asked.destination,
         call.body,
-        delay=None if asked.delay_ms is None else timedelta(milliseconds=asked.delay_ms),
+        delay=delay if asked.gathering is None else asked.gathering,
         at=None if asked.due_ms is None else _EPOCH + timedelta(milliseconds=asked.due_ms),
         id=asked.id,
         key=asked.key,

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from delaybridge.errors import MessageError
+from delaybridge.gathering import gathering_of
 from delaybridge.ledger.recording.life_of_id import RecordedLife
 from delaybridge.message import Message, OnConflict
 from delaybridge.serve.http.problems import Problem
@@ -55,8 +56,17 @@ class NewDue(Due, kw_only=True):
 
 
 class NewMessage(Due, kw_only=True):
-    """A message to schedule. Its body is one of text, JSON and base64."""
+    """A message to schedule. Its body is one of text, JSON and base64.
 
+    debounce, throttle: in place of a time, the key of what is debounced, with quiet and longest, or
+    throttled, with every.
+    """
+
+    debounce: str | None = None
+    throttle: str | None = None
+    quiet: str | None = None
+    longest: str | None = None
+    every: str | None = None
     destination: str
     body: str | None | UnsetType = UNSET
     body_json: msgspec.Raw | UnsetType = UNSET
@@ -73,13 +83,24 @@ class NewMessage(Due, kw_only=True):
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
+        gathering = gathering_of(
+            self.debounce, self.throttle, quiet=self.quiet, longest=self.longest, every=self.every
+        )
         # The same objects again, since the client recognizes a destination and a delay by identity.
         return Message(
             _same(self.destination), self._content(),
-            delay=self.delay and _same(self.delay), at=self.at(), id=self.id,
+            delay=gathering or (self.delay and _same(self.delay)), at=self.at(), id=self.id,
             key=self.key, headers=self.headers, properties=self.properties,
             priority=self.priority, ttl=self.ttl, at_most_once=self.at_most_once, retry=self.retry,
         )  # fmt: skip
+
+    def at(self) -> datetime | str | None:
+        if self.debounce is None and self.throttle is None:
+            return super().at()
+        if [self.delay, self.due, self.due_ms, self.id].count(None) != 4:
+            what = "a debounce or throttle has no delay, due, due_ms and id; give one"
+            raise MessageError("time_ambiguous", "delay", what)
+        return None
 
     def _content(self) -> bytes | None:
         if self.body_json is not UNSET and memoryview(self.body_json) == memoryview(b"null"):
@@ -108,7 +129,7 @@ def _recent(text: str) -> str:
 
 
 class ScheduledMessage(msgspec.Struct, omit_defaults=True):
-    """A message is stored. result: created, duplicate or replaced. due_ms: on Redis' clock."""
+    """A message is stored. result: created, duplicate, replaced, kept. due_ms: on Redis' clock."""
 
     id: str
     result: str
