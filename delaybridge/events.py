@@ -109,6 +109,21 @@ class FleetDamaged(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class WorkerGone(Event, frozen=True, kw_only=True):
+    """Redis has the connection of a worker no more: its leases were released before they ran out.
+
+    name, host: of that worker. released: how many leases.
+    """
+
+    name: str
+    host: str
+    released: int
+
+
+class TakenForDead(Event, frozen=True, kw_only=True):
+    """A fellow released this worker's leases, since its connection was gone. It happens once."""
+
+
 class Claimed(Event, frozen=True, kw_only=True):
     """Messages due soon were moved to the mirror. took_ms: the call to the store.
 

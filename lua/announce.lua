@@ -11,11 +11,14 @@
 -- ARGV[6]  channel      where the fleet listens
 -- ARGV[7]  clock        ms: what the caller's own clock takes for the store's, never ahead of it
 --                       unless that was set back; empty: unknown
--- returns  {1 announced or 0 the name is taken by another instance, seconds, microseconds of the
---          store's clock, name, expiry ms, name, expiry ms, ...}
+-- ARGV[8]  knows        that it was ousted; empty: it is told
+-- returns  {1 announced, 2 announced after a fellow had ended it (`oust`) or 0 the name is taken by
+--          another instance, seconds, microseconds of the store's clock, name, expiry ms, name,
+--          expiry ms, ...}
 -- cost     O(workers)
 local LONGEST_MS = 600000 -- the longest ttl; assumed if an entry has none (older versions)
 local KEPT_MS, MOST = 600000, 100 -- of those that are gone
+local OUSTED = '"ousted":true,' -- as `oust` marks an announcement
 local t = ARGV[1] == '' and redis.call('TIME') or {math.floor(ARGV[1] / 1000), ARGV[1] % 1000 * 1000}
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -44,11 +47,16 @@ local function read(info)
 end
 
 local is_known = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0) > 0
-local other = is_known and read(redis.call('HGET', KEYS[2], name))
-local mine = not other or string.sub(other, 1, #instance) == instance
+local other = read(redis.call('HGET', KEYS[2], name))
+local is_own = other and string.sub(other, 1, #instance) == instance
+local mine = not (is_known and other) or is_own
+local was_ousted = is_own and string.find(other, OUSTED, 1, true)
 if mine and ttl > 0 then
-  local expires = string.format('%.0f', now + ttl)
-  redis.call('HSET', KEYS[2], name, instance .. ' ' .. ttl .. ARGV[5])
+  local expires, info = string.format('%.0f', now + ttl), ARGV[5]
+  if was_ousted and ARGV[8] == '' then
+    info = '{' .. OUSTED .. string.sub(info, 2)
+  end
+  redis.call('HSET', KEYS[2], name, instance .. ' ' .. ttl .. info)
   redis.call('ZADD', KEYS[1], expires, name)
   if not is_known then
     redis.call('PUBLISH', ARGV[6], 'fleet')
@@ -59,7 +67,7 @@ elseif mine and redis.call('ZREM', KEYS[1], name) == 1 then
 end
 
 local living = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', 'inf', 'WITHSCORES')
-local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
+local answer = {mine and (was_ousted and 2 or 1) or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])
   -- After a clock step back it would outlast its own ttl: a dead worker would seem alive. It ends

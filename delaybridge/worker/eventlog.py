@@ -44,7 +44,7 @@ _WARNINGS = (
     events.DeadLettered, events.Dropped, events.FleetDamaged, events.FrontTrouble, events.IdMissing,
     events.IngestFailed, events.LeaseLost, events.OrphansMended, events.Quarantined,
     events.RecurringFailed, events.Retried, events.ScannerFailed, events.SourceUnguarded,
-    events.StoreSilent, events.StoreWentBack, events.Stuck,
+    events.StoreSilent, events.StoreWentBack, events.Stuck, events.TakenForDead, events.WorkerGone,
 )  # fmt: skip
 _OF_SOURCES = (events.ChangeRefused, events.FrontTrouble, events.Ingested, events.Quarantined)
 _OF_BUCKETS = (events.LeaseAcquired, events.LeaseLost, events.LeaseReleased)

@@ -26,7 +26,7 @@ from delaybridge.worker.parts import RunView
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.service import end, until
 from delaybridge.worker.shift import Common, Shift, wake_up
-from delaybridge.worker.shifts import BucketNodes, Shifts, announcement_of, report_of
+from delaybridge.worker.shifts import BucketNodes, Shifts, announcement_of, lines_of, report_of
 from delaybridge.worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class ScanRun:
             lambda: self._destinations.rules,
             on_change=self._fleet.changed,
             on_moved=self._moved,
+            living=lambda: self._fleet.living,
             ledger=None if self._worker.ledger is None else self._worker.ledger.side,
         )
         return Shift(common, node, nodes, len(self._calls.buckets))
@@ -175,6 +176,7 @@ class ScanRun:
         for part in self._worker.parts:
             part.announce(about)
         about |= announcement_of(self._shifts.running) | {"failing": self.pulse.announced()}
+        about |= lines_of(self._shifts.running, self._fleet.was_ousted)
         return json.dumps(about).encode()
 
     def _pace(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from delaybridge.scan.leases.bucket_calls import LedgerSide
 from delaybridge.scan.leases.clock import Alarm, StoreClock
 from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
+from delaybridge.scan.leases.take_over import TakeOver
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.settings.settings import Settings
@@ -51,7 +52,7 @@ class Common(NamedTuple):
 
     settings, rules: return those in force. brokers: change under it. on_change: called when a
     bucket may be taken or the announcement has changed. on_moved: when a bucket is on another node.
-    ledger: None if there is none.
+    ledger: None if there is none. living: the names of all workers.
     """
 
     store: AsyncStore
@@ -63,6 +64,7 @@ class Common(NamedTuple):
     on_change: Callable[[], None]
     on_moved: Callable[[], None]
     ledger: LedgerSide | None
+    living: Callable[[], Sequence[str]] = tuple
 
 
 class Shift:
@@ -87,6 +89,11 @@ class Shift:
             common.store, self.clock, common.emit, common.owner,
             is_here=self._is_here, on_change=common.on_change,
         )  # fmt: skip
+        self.take_over = TakeOver(
+            common.store, self._settings.namespace, common.owner, common.emit,
+            node=lambda: self.node, buckets=lambda: self.here.values(),
+            living=common.living, on_change=common.on_change,
+        )  # fmt: skip
         self.lanes: Lanes | None = None
         self.scanner: Scanner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -108,7 +115,7 @@ class Shift:
                 await asyncio.sleep(_ASK_AGAIN_S)
         scanner = self.build()
         work = [scanner.run(), self.leases.keep(scanner), self._watch(scanner), self._trim(scanner)]
-        work += [self._compare(scanner), self._look(scanner)]
+        work += [self._compare(scanner), self._look(scanner), self.take_over.keep()]
         if self._channels:
             work.append(self._listen(scanner))
         self._tasks += map(background.start, work)

@@ -26,6 +26,7 @@ from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Background
 from delaybridge.worker.shift import Shift
 
+_OUSTED = "it was taken for dead once while it lived"
 _ANNOUNCED = 20  # destinations whose messages are parked, or that refuse them
 
 Make = Callable[[str, int], Shift]
@@ -226,6 +227,19 @@ def announcement_of(shifts: Sequence[Shift]) -> dict[str, Any]:
         "refused": dict(islice(refused, _ANNOUNCED)),
         "damaged": damaged,
     }
+
+
+def lines_of(shifts: Iterable[Shift], was_ousted: bool) -> dict[str, Any]:
+    """By what others see that this worker has ended: run id of each server, and the line to it.
+
+    Or why its buckets wait for their leases then.
+    """
+    if was_ousted:
+        return {"lines": {}, "unwatched": _OUSTED, "was_ousted": True}
+    own = [shift.take_over for shift in shifts]
+    refusals = (each.refusal for each in own if each.refusal)
+    lines = {each.line.run_id: each.line.id for each in own if each.line is not None}
+    return {"lines": lines, "unwatched": next(refusals, "")}
 
 
 def report_of(shifts: Iterable[Shift]) -> dict[str, Any]:

@@ -145,6 +145,16 @@ def announce(world: World) -> RedisCommand[Any]:
     return registry.announce(world.namespace, "worker", "one", TTL_MS, b"{}", now_ms=world.now_ms)
 
 
+def announce_ousted(world: World) -> RedisCommand[Any]:
+    world.run(oust(world))
+    return announce(world)
+
+
+def oust(world: World) -> RedisCommand[Any]:
+    world.run(announce(world))
+    return registry.oust(world.namespace, "worker", "one", world.now_ms + TTL_MS, "fellow")
+
+
 def announce_leaving(world: World) -> RedisCommand[Any]:
     world.run(announce(world))
     return registry.announce(world.namespace, "worker", "one", 0, now_ms=world.now_ms)
@@ -218,6 +228,8 @@ CASES: dict[str, Case] = {
     "trim": trim,
     "announce": announce,
     "announce_leaving": announce_leaving,
+    "announce_ousted": announce_ousted,
+    "oust": oust,
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

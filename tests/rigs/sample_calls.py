@@ -55,6 +55,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
     "probe": lambda n: registry.probe(BUCKET, str),
+    "oust": lambda n: registry.oust("ns", "w", "instance", 1000, "v"),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
     "fence": lambda n: stored.fence(BUCKET, ["recurring:n:1"] * n),
     "define": lambda n: stored.define("ns", stored.read_entry("n", b"{}"), b"", b"", 1),

@@ -26,6 +26,7 @@ CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
 REDIS_IS_IMPORTED_BY = {
     "store/redis/async_wire.py",
     "store/redis/errors.py",
+    "store/redis/lifeline.py",
     "store/redis/master_watch.py",
     "store/redis/pipeline.py",
     "store/redis/redis_client.py",

@@ -18,12 +18,14 @@ from delaybridge.operate.troubles.sources import reading
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.facts import fullest
 from delaybridge.store.namespace import damage, history_alarm, registry
+from delaybridge.store.namespace.translatable import some
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.redis.store import Store
 
 _MAX_OVERDUE_MS = 2000
+_NAMED = 5
 
 
 def namespace(
@@ -57,6 +59,7 @@ def namespace(
         yield ok("workers", what)
     thresholds = Thresholds(overdue_ms=_MAX_OVERDUE_MS)
     yield from troubles(found, memory, settings=settings, thresholds=thresholds)
+    yield from _unwatched(found)
     yield from _unserved(found, settings)
     yield from _rules(found, settings)
     yield from recurring_definitions(definitions)
@@ -65,6 +68,17 @@ def namespace(
     if found.dead:
         yield trouble("messages_dead", count=f"{found.dead:,}")
     return found
+
+
+def _unwatched(found: delaybridge.Stats) -> Iterator[Finding]:
+    """Workers whose end the others would not see."""
+    of_reason: dict[str, list[str]] = {}
+    for each in found.workers:
+        of_reason.setdefault(each.unwatched, []).append(each.name)
+    of_reason.pop("", None)
+    for why, names in of_reason.items():
+        what = "is killed, its buckets wait until its lease runs out"
+        yield ok("workers", f"if {some(names, _NAMED)} {what}; its connection is not seen: {why}")
 
 
 def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:

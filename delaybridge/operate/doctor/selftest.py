@@ -123,6 +123,7 @@ def _mended(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, Non
 def _of_namespace(namespace: str, who: str) -> Generator[RedisCommand[Any], Any, None]:
     """Those that have no bucket; all but the first for nothing."""
     yield registry.announce(namespace, who, who, 0)
+    yield registry.oust(namespace, who, who, 0, who)
     yield registry.allow(namespace, [])
     yield registry.set_rule(namespace, who, b"-", b"", limit=0)
     yield stored.define(namespace, stored.read_entry(who, b""), b"", b"", None)

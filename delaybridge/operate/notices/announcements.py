@@ -70,7 +70,8 @@ class WorkerInfo(NamedTuple):
     damaged: bucket -> the damage that keeps it waiting. failing: what it cannot do, each with the
     reason: `series` (report what it counted), and other parts of its pulse. ledger: None without.
     instance: differs from every earlier worker of that name; empty: it did not say, and cannot
-    be asked for anything.
+    be asked for anything. unwatched: why its buckets would wait for its lease, if it were killed;
+    was_ousted: since the others took it for dead while it lived.
     """
 
     name: str
@@ -86,6 +87,8 @@ class WorkerInfo(NamedTuple):
     ledger: LedgerDrift | None = None
     instance: str = ""
     pace: WorkerPace = WorkerPace()
+    unwatched: str = ""
+    was_ousted: bool = False
 
     @property
     def obeys_rules(self) -> bool:
@@ -177,7 +180,7 @@ class Gone(NamedTuple):
 
     It was killed, or it hangs, or it does not reach Redis. kind: `worker`, `ingest` or `front`.
     announced_ms: when it announced itself last, on Redis' clock. killed_by: who killed it on
-    purpose and said so, as the demo does.
+    purpose and said so, as the demo does. ousted_by: the worker that found its connection gone.
     """
 
     kind: str
@@ -188,13 +191,20 @@ class Gone(NamedTuple):
     started_ms: int | None
     announced_ms: int
     killed_by: str = ""
+    ousted_by: str = ""
 
 
 def gone(of_kinds: Sequence[Any], now_ms: int) -> list[Gone]:
     """The processes that vanished, the latest first, in the replies to `registry.fleet` of all
     KINDS."""
     found = [
-        Gone(kind, **_process(of, name), announced_ms=announced_ms, killed_by=_killer(of))
+        Gone(
+            kind,
+            **_process(of, name),
+            announced_ms=announced_ms,
+            killed_by=_who(of, "killed_by"),
+            ousted_by=_who(of, "ousted_by"),
+        )  # fmt: skip
         for kind, replies in zip(KINDS, of_kinds, strict=True)
         for name, of, announced_ms in vanished(replies, now_ms)
     ]
@@ -219,6 +229,8 @@ def workers(
             ledger=_drift(of.get("ledger")),
             instance=_instance(of),
             pace=_pace(of.get("pace")),
+            unwatched=_who(of, "unwatched"),
+            was_ousted=of.get("was_ousted") is True,
         )
         for name, of, expires_ms in announced(replies, now_ms)
     ]
@@ -305,8 +317,8 @@ def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"name": name, **texts, **numbers}
 
 
-def _killer(of: Mapping[str, Any]) -> str:
-    return _text(of, "killed_by").removeprefix(UNKNOWN)
+def _who(of: Mapping[str, Any], field: str) -> str:
+    return _text(of, field).removeprefix(UNKNOWN)
 
 
 def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:

@@ -31,6 +31,7 @@ _OWNS = (
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
     "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate", "probe",
+    "oust",
 )  # fmt: skip
 ROLES: dict[str, tuple[str, ...]] = {
     "producer": _PRODUCES,

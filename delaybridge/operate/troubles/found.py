@@ -249,6 +249,8 @@ def _of_workers(stats: Stats) -> Iterator[Finding]:
             told: dict[str, Any] = {"worker": worker.name, "time": roughly(abs(ahead_ms))}
             ahead = Sentence("the clock of {worker} is {time} ahead of Redis'", told)
             yield trouble("worker_clock_off", ahead if ahead_ms > 0 else None, **told)
+        if worker.was_ousted:
+            yield trouble("worker_taken_for_dead", worker=worker.name)
     if not stats.refused:  # a Redis that takes no writes explains both
         yield from _of_parts(stats)
         yield from _of_gone(stats)
@@ -260,7 +262,13 @@ def _of_gone(stats: Stats) -> Iterator[Finding]:
     for each in [one for one in stats.gone if not one.killed_by][:_NAMED]:
         age = roughly(max(0, stats.now_ms - each.announced_ms))
         values: dict[str, Any] = {"kind": each.kind, "name": each.name, "host": each.host}
-        yield trouble("worker_silent", **values, time=age)
+        values |= {"time": age, "by": each.ousted_by}
+        ended = Sentence(
+            "{kind} {name} on {host} stopped announcing itself {time} ago: "
+            "it ended, {by} freed its buckets",
+            values,
+        )
+        yield trouble("worker_silent", ended if each.ousted_by else None, **values)
     for each in stats.gone:
         if each.killed_by and stats.now_ms - each.announced_ms < _TOLD_MS:
             by = {"by": each.killed_by, "name": each.name}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.events import ClockDiffers, Emit, FleetDamaged, StoreSilent
+from delaybridge.events import ClockDiffers, Emit, FleetDamaged, StoreSilent, TakenForDead
 from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
@@ -43,8 +43,9 @@ class Membership:
     """Announces this worker and keeps its share. `keep` runs until cancelled.
 
     share: the buckets that this worker should hold, None before the fleet's first answer. While
-    the store does not answer, the share stays as it is, and nothing is taken. left: set when the
-    fleet knows that this worker leaves.
+    the store does not answer, the share stays as it is, and nothing is taken. living: the names of
+    all workers. was_ousted: others took it for dead: it must not be judged by its lines any more.
+    left: set when the fleet knows that this worker leaves.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Membership:
         self._leaving = False
         self.left = asyncio.Event()
         self.share: set[int] | None = None
+        self.living: list[str] = []
+        self.was_ousted = False
         self.beat_s = self._clock.monotonic()  # when the last round began, for the watchdog
 
     @property
@@ -110,8 +113,12 @@ class Membership:
         if fleet is not None and not fleet.announced:
             raise NameTaken(self.name, expires_ms.get(self.name, 0) - fleet.now_us // 1000)
         others_ms = [t for name, t in expires_ms.items() if name != self.name]
-        living = [*(n for n in expires_ms if n != self.name), self.name]
-        owners = fair_share(living, self._buckets)
+        self.living = [*(n for n in expires_ms if n != self.name), self.name]
+        if fleet is not None and fleet.ousted and not self._knows_ousted:
+            self.was_ousted = True
+            self._emit(TakenForDead())
+            self.changed()  # what was announced now has lines
+        owners = fair_share(self.living, self._buckets)
         mine = {bucket for bucket, worker in owners.items() if worker == self.name}
         lacks = not self._leaving and holders.lacks(mine)
         may_take = lacks and await self._is_ours()
@@ -130,6 +137,7 @@ class Membership:
         command = registry.announce(
             self._namespace, self.name, self._instance, ttl_ms, self._info(),
             clock_ms=self._clock.now_ms() if self._clock.is_set else None,
+            knows_ousted=self._knows_ousted,
         )  # fmt: skip
         (fleet,) = await self._store.run_isolated([command])
         if isinstance(fleet, StoreError):
@@ -138,6 +146,11 @@ class Membership:
         self._clock.observe(fleet.now_us, sent_s, self._clock.monotonic())
         self._compare_clocks()
         return fleet  # type: ignore[no-any-return]
+
+    @property
+    def _knows_ousted(self) -> bool:
+        """Or an earlier run of this process was, whose lines ended with it."""
+        return self.was_ousted or self.share is None
 
     def _compare_clocks(self) -> None:
         """Say once that this host's clock differs; nothing but times in logs depends on it."""

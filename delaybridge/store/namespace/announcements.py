@@ -41,7 +41,7 @@ def announced(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[s
     """Name, announcement and expiry of each that has not expired."""
     for name, text, expires_ms in _entries(replies):
         if expires_ms > now_ms:
-            yield name, _read(text), expires_ms
+            yield name, content_of(text), expires_ms
 
 
 def vanished(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
@@ -52,7 +52,7 @@ def vanished(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[st
     for name, text, expires_ms in _entries(replies):
         if now_ms - _KEPT_MS <= abs(expires_ms) < _MOST and expires_ms <= now_ms:
             ttl = _TTL.match(text)
-            yield name, _read(text), abs(expires_ms) - int(ttl[1] if ttl else 0)
+            yield name, content_of(text), abs(expires_ms) - int(ttl[1] if ttl else 0)
 
 
 def _entries(replies: Sequence[Any]) -> Iterator[tuple[str, bytes, int]]:
@@ -65,10 +65,10 @@ def _entries(replies: Sequence[Any]) -> Iterator[tuple[str, bytes, int]]:
         yield name.decode(errors="backslashreplace"), known.get(name, b""), int(expires_ms)
 
 
-def _read(text: bytes) -> dict[str, Any]:
+def content_of(text: bytes | None) -> dict[str, Any]:
     """The JSON of an announcement, which follows the instance and its ttl; {} if unreadable."""
     try:
-        found = json.loads(text[text.index(b"{") :])
+        found = json.loads(text[text.index(b"{") :]) if text else {}
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

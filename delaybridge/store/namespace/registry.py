@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -46,14 +47,27 @@ def announce(
     kind: str = WORKER,
     now_ms: int | None = None,
     clock_ms: int | None = None,
+    knows_ousted: bool = False,
 ) -> RedisCommand[Fleet]:
     """Announce this process among those of its kind for `ttl_ms`; with ttl_ms=0, withdraw it.
 
-    clock_ms: the caller's own steady clock, as far as it takes it for the store's.
+    clock_ms: the caller's own steady clock, as far as it takes it for the store's. knows_ousted: it
+    need not be told that a fellow took it for dead.
     """
     times = ["" if each is None else each for each in (now_ms, clock_ms)]
-    args = (times[0], name, instance, ttl_ms, info, keys.wake(namespace), times[1])
+    knows = "1" if knows_ousted else ""
+    args = (times[0], name, instance, ttl_ms, info, keys.wake(namespace), times[1], knows)
     return RedisCommand("announce", _members(namespace, kind), args, replies.read_fleet)
+
+
+def oust(namespace: str, name: str, instance: str, expires_ms: int, by: str) -> RedisCommand[int]:
+    """End a worker's announcement, if it is still the one that ends then.
+
+    by: the worker that found it gone. Answers 1 if it is over by that one, 2 otherwise, and 0 if it
+    is not over.
+    """
+    args = (name, instance, expires_ms, json.dumps(by), keys.wake(namespace))
+    return RedisCommand("oust", _members(namespace, WORKER), args, int)
 
 
 def fleet(namespace: str, kind: str = WORKER) -> list[RedisCommand[Any]]:
@@ -63,6 +77,11 @@ def fleet(namespace: str, kind: str = WORKER) -> list[RedisCommand[Any]]:
         plain("HGETALL", info, parse=replies.read_mapping),
         plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=as_received),
     ]
+
+
+def announcements(namespace: str, names: Sequence[str]) -> RedisCommand[list[bytes | None]]:
+    """What these workers have announced, as it is stored."""
+    return plain("HMGET", keys.worker_info(namespace), *names, parse=as_received)
 
 
 def _members(namespace: str, kind: str) -> tuple[str, str]:

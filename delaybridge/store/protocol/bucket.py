@@ -12,6 +12,7 @@ from delaybridge.store.protocol.verbs import (
     RedisCommand,
     as_received,
     now_arg,
+    plain,
 )
 
 _Groups = Iterable[tuple[int, Sequence[str]]]
@@ -49,9 +50,13 @@ class Bucket(BucketForCallers):
         """Extend the lease, if this token still holds it. known: the last claim received."""
         return self._call("renew", (token, ttl_ms, known), replies.read_renewed)
 
-    def release(self, token: str) -> RedisCommand[Literal[True]]:
+    def release(self, token: str | bytes) -> RedisCommand[Literal[True]]:
         """Give the lease back, if this token still holds it."""
         return self._call("release", (token, self.home), lambda _: True)
+
+    def token(self) -> RedisCommand[bytes | None]:
+        """The token that holds the lease, None if it is free."""
+        return plain("GET", self.key("lease"), parse=as_received)
 
     # the wheel
 

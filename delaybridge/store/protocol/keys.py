@@ -96,6 +96,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     ),
     "probe": ("due",),
     "announce": ("workers", "worker_info"),
+    "oust": ("workers", "worker_info"),
     "set_rule": ("destinations", "controls", "unrecorded"),
     "allow": ("allowances",),
     "record": ("series",),

@@ -150,12 +150,14 @@ class Row(NamedTuple):
 class Fleet(NamedTuple):
     """The answer to an announcement. announced: False if another process has this name.
 
+    ousted: a fellow had ended this process's last announcement, since it took it for dead.
     expires_ms: name -> when that worker's announcement ends.
     """
 
     announced: bool
     now_us: int
     expires_ms: dict[str, int]
+    ousted: bool = False
 
 
 def read_answer(reply: int) -> Answer:
@@ -255,7 +257,7 @@ def read_fleet(reply: list[Any]) -> Fleet:
     expires_ms = {
         reply[i].decode(errors="backslashreplace"): reply[i + 1] for i in range(3, len(reply), 2)
     }
-    return Fleet(reply[0] == 1, reply[1] * 1_000_000 + reply[2], expires_ms)
+    return Fleet(reply[0] > 0, reply[1] * 1_000_000 + reply[2], expires_ms, reply[0] == 2)
 
 
 def read_allowed(reply: list[int]) -> list[tuple[int, int]]:

@@ -85,6 +85,15 @@ class StreamConnection(OpenConnection):
         self._writer.write(b"".join(unsent))
         return count
 
+    async def ends(self, within_s: float) -> bool:
+        """Wait so long for the server to close it, while no call is made."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._reader.read(1)  # also what came unasked: it belongs to no call
+        except TimeoutError:
+            return False
+        return True
+
     def close(self) -> None:
         """Close it at once; unsent bytes are dropped."""
         self._writer.transport.abort()
@@ -154,6 +163,10 @@ class AsyncWire(BaseWire[StreamConnection]):
         finally:
             del connections.under_way[connection]
         return StreamConnection(connection, self._timeout_s, generation)
+
+    async def connect_apart(self) -> StreamConnection:
+        """A connection that no call uses; whoever asked for it closes it. Raises as `call`."""
+        return await self._connect(self._connections)
 
     async def close(self) -> None:
         """Close idle connections now, and those in use when their calls end."""

@@ -31,6 +31,7 @@ from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
 from delaybridge.store.redis.base import BaseStore
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
+from delaybridge.store.redis.lifeline import Lifeline, open_lifeline
 from delaybridge.store.redis.pipeline import Pipeline, Portion
 from delaybridge.store.redis.wire import Wire
 
@@ -189,6 +190,14 @@ class AsyncStore(BaseStore[AsyncWire]):
             except (RedisError, OSError):
                 self._servers.failed()
                 await asyncio.sleep(_RESUBSCRIBE_S)
+
+    async def lifeline(self, node: str) -> Lifeline:
+        """A line to one server, by its name, empty where there is no Cluster. Raises as it says."""
+        try:
+            wire = self._servers.wire_at(node)
+        except RedisError as exc:
+            raise translate(exc) from None
+        return await open_lifeline(wire)
 
     @asynccontextmanager
     async def _subscription(self, wire: AsyncWire) -> AsyncIterator[Any]:
