@@ -18,7 +18,7 @@ import time
 import timeit
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # The loop of plain Python: a little of what a worker does all day.
 PLAIN = "for i in range(100): d[i & 15] = (i, str(i), max(i, 7))"
@@ -34,7 +34,7 @@ class Program(NamedTuple):
     name: str
     short: tuple[int, ...]
     full: tuple[int, ...]
-    tiny: tuple[int, ...]
+    tiny: tuple[Any, ...]
 
 
 PROGRAMS = (
@@ -66,7 +66,7 @@ PROGRAMS = (
     Program("shapes", (10_000,), (40_000,), (5,)),
     Program("peers", (10_000, 20_000, 2), (60_000, 500_000, 5), (20, 20, 1)),
     Program("bulk", (30_000,), (300_000,), (100,)),
-    Program("growth", (100_000, 3), (10_000_000, 5), (100, 1, 1000, 1)),
+    Program("growth", (100_000, 3), (10_000_000, 5), (100, 1, 1000, 1, ["stats"])),
     Program("ingest", (20_000, 1), (100_000, 3), (500, 1)),
     Program("defaults", (10_000, 3), (50_000, 10), (500, 1)),
     Program("front", (20_000, 3, 300, 5), (100_000, 5, 1000, 20), (500, 1, 10, 1)),

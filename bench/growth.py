@@ -1,11 +1,16 @@
 """B8: whether drain, lateness and `schedule` get slower as more messages are pending.
 
-    python -m bench.growth [MOST_PENDING] [SECONDS] [MESSAGES] [RUNS]
+    python -m bench.growth [MOST_PENDING] [SECONDS] [MESSAGES] [RUNS] [COMMAND [/ COMMAND]...]
 
 Repeats B1 and B4 with MESSAGES, and B3 (at 1,000/s for SECONDS): with 10,000 other messages due
 tomorrow, then with ten times as many, and so on up to MOST_PENDING. The namespace only grows. Each
-figure is the median of the runs. A step that would not fit into memory is skipped. `x`: how many
-times slower each figure is than with 10,000.
+figure is the median of the runs. A step that would not fit into memory is skipped. `Redis`: its CPU
+to claim, fire and settle a message of the drain. `x`: how many times slower each figure is than
+with 10,000.
+
+With commands B3 is repeated while they run in turn, as `bucket resize 64 / bucket resize 16`: a
+line below each step, its lateness compared with that of a run without just before (target: p99
++ 2 ms), and how many commands ended.
 """
 
 from __future__ import annotations
@@ -18,14 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from bench.beside import Beside, Command, commands_of
 from bench.lateness import AHEAD_S, SPARE_S, Lateness, RabbitMQ, receiving
+from bench.life import redis_cpu_s
 from bench.rig import BODY, Bench, Table, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message, Receipt
 from delaybridge.message import new_id
-from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.verbs import new_stamp
 from delaybridge.times import format_time
 
@@ -37,6 +44,15 @@ WARM = 3000
 DAY_MS = 86_400_000
 MESSAGE_BYTES = 400  # that a message takes in Redis; see bench.memory
 USABLE = 0.7  # the share of free memory that may be filled
+
+
+class Plan(NamedTuple):
+    """seconds, messages, runs: of each measurement. commands: that run beside one, if any do."""
+
+    seconds: float
+    messages: int
+    runs: int
+    commands: Sequence[Command]
 
 
 class Growing(Bench):
@@ -70,19 +86,19 @@ class Growing(Bench):
         by_bucket: dict[int, list[str]] = {}
         for receipt in receipts:
             by_bucket.setdefault(receipt.bucket, []).append(receipt.id)
+        buckets = self._store.complete(self._calls.open())
         with self.redis.pipeline(transaction=False) as pipeline:
-            for bucket, ids in by_bucket.items():
-                pipeline.zrem(keys.bucket_key(self.namespace, bucket, "due"), *ids)
-                pipeline.hdel(keys.bucket_key(self.namespace, bucket, "messages"), *ids)
+            for number, ids in by_bucket.items():
+                pipeline.zrem(buckets[number].key("due"), *ids)
+                pipeline.hdel(buckets[number].key("messages"), *ids)
             pipeline.execute()
 
     @contextmanager
     def scanning(self) -> Iterator[int]:
         """Run a worker until the block ends; gives its pid."""
-        yield self.start_worker()
-        process = self._processes.pop()
-        process.terminate()
-        process.wait()
+        pid = self.start_worker()
+        yield pid
+        self.end(pid)
 
 
 def random_delay_ms() -> int:
@@ -101,11 +117,13 @@ def growing(redis_url: str, url: str) -> Iterator[Growing]:
             bench.close()
 
 
-def drain(bench: Growing, destination: str, count: int) -> float:
-    """B1: messages per second of one worker on a backlog."""
+def drain(bench: Growing, destination: str, count: int) -> tuple[float, float]:
+    """B1: messages per second of one worker on a backlog; microseconds of Redis for each."""
     bench.fill(destination, count)
+    used_s = redis_cpu_s(bench)
     with bench.scanning() as pid:
-        return bench.measure_drain(count, [pid])[0]
+        rate = bench.measure_drain(count, [pid])[0]
+        return rate, (redis_cpu_s(bench) - used_s) / count * 1e6
 
 
 def schedule_many_rate(bench: Growing, destination: str, count: int) -> float:
@@ -160,42 +178,98 @@ def steps(most: int) -> Iterator[int]:
     yield most
 
 
-def table(bench: Growing, url: str, most: int, seconds: float, messages: int, runs: int) -> None:
+class Step(NamedTuple):
+    """The figures with so many pending; medians of the runs."""
+
+    drained: float
+    claim_us: float
+    scheduled: float
+    p50: float
+    p99: float
+
+    def slower_than(self, first: Step) -> str:
+        """How many times each is slower."""
+        rates = first.drained / self.drained, first.scheduled / self.scheduled
+        found = (rates[0], self.claim_us / first.claim_us, rates[1], self.p50 / first.p50)
+        return " ".join(f"{each:.2f}" for each in found)
+
+
+def measure(bench: Growing, broker: RabbitMQ, to: str, plan: Plan) -> Step:
+    """Every figure with what is pending now."""
+    runs = range(plan.runs)
+    accepted = median([schedule_many_rate(bench, to, plan.messages) for _ in runs])
+    drained = [drain(bench, to, plan.messages) for _ in runs]
+    found = [lateness(bench, broker, plan.seconds) for _ in runs]
+    rate, claim_us = (median(each) for each in zip(*drained, strict=True))
+    p50, p99 = median([late.p50 for late in found]), median([late.p99 for late in found])
+    return Step(rate, claim_us, accepted, p50, p99)
+
+
+def print_beside(out: Table, bench: Growing, broker: RabbitMQ, plan: Plan) -> None:
+    """B3 while the commands run, compared with one without just before: medians of such pairs."""
+    alone, late, ended, took_s = list[Lateness](), list[Lateness](), list[int](), list[float]()
+    for _ in range(plan.runs):
+        alone.append(lateness(bench, broker, plan.seconds))
+        beside = Beside(bench, plan.commands)
+        with beside.running():
+            late.append(lateness(bench, broker, plan.seconds))
+        ended.append(len(beside.took_s))
+        took_s += beside.took_s
+    pairs = list(zip(late, alone, strict=True))
+    more = [median([found[at] - before[at] for found, before in pairs]) for at in (0, 1)]
+    times = [median([found[at] / before[at] for found, before in pairs]) for at in (0, 1)]
+    out.line(
+        f"  beside {' / '.join(map(' '.join, plan.commands))}",
+        f"{median(ended):.0f} of {median(took_s):.2f} s",
+        f"{median([each.p50 for each in late]):.2f} / {median([each.p99 for each in late]):.2f} ms",
+        f"{more[0]:+.2f} / {more[1]:+.2f} ms",
+        f"x{times[0]:.2f} x{times[1]:.2f}",
+    )
+
+
+def table(bench: Growing, url: str, most: int, plan: Plan) -> None:
     """Measure and print B8."""
     broker = RabbitMQ(url)
     out = Table(f"B8 growth: other messages pending; target: within x1.3 of {min(FIRST, most):,}")
-    out.line("pending", "drain", "schedule_many", f"p50 / p99, {RATE:,}/s", "x drain sched p50")
-    first: tuple[float, float, float] | None = None
+    heads = ("drain", "Redis", "schedule_many", f"p50 / p99, {RATE:,}/s")
+    out.line("pending", *heads, "x drain Redis sched p50")
+    first: Step | None = None
     with quorum_queue(url) as queue:
         to = broker.destination(queue)
-        drain(bench, to, min(WARM, messages))
+        drain(bench, to, min(WARM, plan.messages))
         for step in steps(most):
             needed = max(0, step - bench.pending) * MESSAGE_BYTES
             if needed > (room := USABLE * free_bytes()):
                 out.line(f"{step:,}", f"skipped: needs {needed / 1e9:.1f} of {room / 1e9:.1f} GB")
                 break
             bench.grow(to, step)
-            accepted = median([schedule_many_rate(bench, to, messages) for _ in range(runs)])
-            drained = median([drain(bench, to, messages) for _ in range(runs)])
-            found = [lateness(bench, broker, seconds) for _ in range(runs)]
-            p50, p99 = median([late.p50 for late in found]), median([late.p99 for late in found])
-            first = first or (drained, accepted, p50)
-            slower = (first[0] / drained, first[1] / accepted, p50 / first[2])
+            found = measure(bench, broker, to, plan)
+            first = first or found
             out.line(
                 f"{step:,}",
-                f"{drained:,.0f}/s",
-                f"{accepted:,.0f}/s",
-                f"{p50:.2f} / {p99:.2f} ms",
-                " ".join(f"{each:.2f}" for each in slower),
+                f"{found.drained:,.0f}/s",
+                f"{found.claim_us:.1f} us",
+                f"{found.scheduled:,.0f}/s",
+                f"{found.p50:.2f} / {found.p99:.2f} ms",
+                found.slower_than(first),
             )
+            if plan.commands:
+                print_beside(out, bench, broker, plan)
 
 
-def main(most: int = 1_000_000, seconds: float = 10, messages: int = 20_000, runs: int = 3) -> None:
+def main(
+    most: int = 1_000_000,
+    seconds: float = 10,
+    messages: int = 20_000,
+    runs: int = 3,
+    words: Sequence[str] = (),
+) -> None:
     """Print the table."""
+    plan = Plan(seconds, messages, runs, commands_of(words))
     with open_redis() as redis, open_rabbitmq() as broker:
         with growing(redis.url, broker.url) as bench:
-            table(bench, broker.url, most, seconds, messages, runs)
+            table(bench, broker.url, most, plan)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:5]), words=sys.argv[5:])  # type: ignore[misc, arg-type]

@@ -85,7 +85,8 @@ class Bench:
         )  # fmt: skip
         self._store = Store(redis_url, timeout_s=20)
         self._calls = Calls(self.namespace, brokers, None, Limits())
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._started = 0
 
     @property
     def redis(self) -> Any:
@@ -104,7 +105,8 @@ class Bench:
         given = {**self._kept, **settings}
         environment = {f"DELAYBRIDGE_{name}": value for name, value in given.items()}
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
-        log = self._folder / f"{len(self._processes)}.log"
+        log = self._folder / f"{self._started}.log"
+        self._started += 1
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [
@@ -116,8 +118,17 @@ class Bench:
                 env={**os.environ, **environment},
                 cwd=self._folder,
             )
-        self._processes.append(process)
+        self._processes[process.pid] = process
         return process.pid
+
+    def end(self, pid: int) -> None:
+        """End this process, and wait until it has."""
+        self._processes[pid].terminate()
+        self.outcome(pid)
+
+    def outcome(self, pid: int) -> int:
+        """Wait until this process has ended; its exit code."""
+        return self._processes.pop(pid).wait()
 
     def fill(self, destination: str, count: int, *, body: bytes = BODY, delay: str = "0s") -> None:
         """Schedule `count` messages with this delay."""
@@ -177,9 +188,9 @@ class Bench:
 
     def close(self) -> None:
         """End the processes and delete the namespace."""
-        for process in self._processes:
+        for process in self._processes.values():
             process.terminate()
-        for process in self._processes:
+        for process in self._processes.values():
             process.wait()
         if not self._store.nodes()[0]:  # a Cluster ends with its bench
             keys = self.redis.scan_iter(f"{{{self.namespace}*", count=1000)
