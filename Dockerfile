@@ -1,5 +1,5 @@
 # One image, every command: `docker run delaybridge scan`, `docker run delaybridge stats`, ...
-FROM python:3.12-slim AS build
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md ./
 # Exactly the packages that were tested, by their hashes: `make lock` renews the file.
@@ -9,7 +9,7 @@ COPY lua lua
 COPY config config
 RUN pip install --no-cache-dir --prefix=/install --no-deps .
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 COPY --from=build /install /usr/local
 # By number: Kubernetes then sees that it is not root.
 RUN useradd --system --no-create-home --uid 10001 --user-group delaybridge

@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers kubernetes luacheck lock clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers kubernetes luacheck lock images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -103,6 +103,9 @@ lock: $(VENV)/.test ## the packages of the image, with their hashes: requirement
 
 clean: ## remove what make made (not the servers' cache)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+images: $(VENV)/.test ## the newest digests of the images' tags, in Dockerfile and docker-compose.yml
+	$(BIN)/python -m tools.images
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

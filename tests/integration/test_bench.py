@@ -38,6 +38,8 @@ TRIMMED = {
     "bench.front.DELAY_MS": 500,
     "bench.front.ALONE": 50,
     "bench.defaults.AHEAD": ("500",),
+    "bench.wave.LASTS_S": 1,
+    "bench.wave.LINE_S": 1,
 }
 FIGURES = re.compile(r"^(?:  |\|).*\d", re.MULTILINE)
 

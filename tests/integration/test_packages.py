@@ -153,3 +153,20 @@ def test_a_command_works_or_names_the_extra_that_it_needs(
     if which == "base":
         wanted |= dict.fromkeys(OF_DAILY, {3})
     assert {name: each for name, each in ran.items() if each.code not in wanted[name]} == {}
+
+
+@pytest.mark.slow  # the lock file is compared with the extras in a unit test
+@pytest.mark.parametrize("server", ["postgres_url", "mariadb_url"])
+def test_the_image_reaches_the_ledger_on_every_kind_of_database(
+    server: str, request: pytest.FixtureRequest, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    site = make_site(tmp_path / "site", {*locked(), "delaybridge"})
+    environment = PATIENT_PROCESS | {
+        "DELAYBRIDGE_REDIS_URL": redis_url,
+        "DELAYBRIDGE_NAMESPACE": namespace,
+        "DELAYBRIDGE_LEDGER__URL": request.getfixturevalue(server),
+        "DELAYBRIDGE_DURABILITY": "ledger",
+    }
+    commands = ("ledger upgrade", "ledger upgrade", "schedule pull:q x --in 1h", "ledger restore")
+    ran = run_all(site, [(line.split(), "") for line in commands], environment)
+    assert [each.code for each in ran] == [0] * len(commands), ran

@@ -103,13 +103,14 @@ class Fleet(contextlib.AbstractContextManager):
         *,
         ttl_ms: int = 1000,
         confirm_ms: int = 5,
+        busy_us: int = 0,
         **settings: str,
     ) -> None:
-        """settings: as environment variables, without their prefix."""
+        """settings: as environment variables, without their prefix. busy_us: see `recorder`."""
         self.path = folder / "published.jsonl"
         self._folder, self._redis_url, self._namespace = folder, redis_url, namespace
         self.client = Client(redis_url, namespace=namespace, brokers={"file": "memory://"})
-        self._broker = f"recorder://{self.path}?confirm_ms={confirm_ms}"
+        self._broker = f"recorder://{self.path}?confirm_ms={confirm_ms}&busy_us={busy_us}"
         path = [recorder.register(folder / "site"), str(ROOT)]
         self._environment = {
             **os.environ,

@@ -1,7 +1,8 @@
 """A third-party publisher for tests of whole processes: its broker is a file.
 
-recorder:///PATH?confirm_ms=MS: one JSON line a message is appended to the file, and the message is
-confirmed that much later. While `PATH.hold` exists nothing is confirmed.
+recorder:///PATH?confirm_ms=MS&busy_us=US: one JSON line a message is appended to the file, and the
+message is confirmed that much later. While `PATH.hold` exists nothing is confirmed. busy_us: for
+how long a message keeps the process from anything else, as on a slower core, but without ours.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Recorder:
         self.unavailable: str | None = None
         parts = urlsplit(str.__str__(url))
         self._path = Path(parts.path)
-        self._confirm_s = int(dict(parse_qsl(parts.query)).get("confirm_ms", 0)) / 1000
+        given = dict(parse_qsl(parts.query))
+        self._confirm_s = int(given.get("confirm_ms", 0)) / 1000
+        self._busy_s = int(given.get("busy_us", 0)) / 1e6
         self._report = report
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._unconfirmed: dict[Delivery, None] = {}
@@ -66,6 +69,7 @@ class Recorder:
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Append them in one write, which no other process' can come between."""
+        time.sleep(self._busy_s * len(deliveries))
         now_ms, pid = time.time_ns() / 1e6, os.getpid()
         lines = [json.dumps([d.id, now_ms, d.due_ms, d.attempt, pid]) + "\n" for d in deliveries]
         os.write(self._file, "".join(lines).encode())

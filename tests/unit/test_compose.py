@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from delaybridge.operate.cli import main as cli
 from delaybridge.settings.settings import Settings
+from tools import images
 
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -31,11 +32,39 @@ def test_every_mounted_file_exists_and_every_volume_is_declared() -> None:
                 assert source in COMPOSE["volumes"]
 
 
+def test_every_image_but_ours_is_named_by_its_digest() -> None:
+    for file in images.FILES:
+        text = file.read_text()
+        found = images.NAMED.findall(text)
+        ours = text.count("image: delaybridge:")
+        assert len(found) == len(re.findall(r"^FROM|^\s+image:", text, re.MULTILINE)) - ours > 1
+        for _, name, digest in found:
+            assert digest, f"{name}: make images"
+
+
+def test_a_newer_digest_takes_the_place_of_an_older_one_or_of_none() -> None:
+    old, new = (f"sha256:{digit * 64}" for digit in "01")
+    asked = []
+
+    def digest_of(image: str) -> str:
+        asked.append(image)
+        return new
+
+    text = (
+        f"FROM a:1-x@{old} AS build\nFROM a:1-x\n    image: b/c:v2 # why\n  image: delaybridge:0\n"
+    )
+    assert images.pinned(text, digest_of) == (
+        f"FROM a:1-x@{new} AS build\nFROM a:1-x@{new}\n    image: b/c:v2@{new} # why\n"
+        "  image: delaybridge:0\n"
+    )
+    assert asked == ["a:1-x", "a:1-x", "b/c:v2"], "by the tag alone"
+
+
 def test_servers_have_pinned_tags_health_checks_and_loopback_ports() -> None:
     for name, service in SERVICES.items():
         if name in PROCESSES:
             continue
-        image, _, tag = service["image"].rpartition(":")
+        image, _, tag = service["image"].partition("@")[0].rpartition(":")
         assert re.match(r"v?\d", tag), service["image"]
         assert "." not in image.split("/")[0], "an image is named without a registry host"
         assert service["healthcheck"]["test"]
@@ -116,6 +145,34 @@ def test_the_file_contains_no_password() -> None:
         SERVICES[name]["environment"].get("DELAYBRIDGE_BROKERS__RABBITMQ") for name in PROCESSES
     ]
     assert set(urls) == {user, None}
+
+
+def test_the_api_has_a_token_that_comes_from_outside_and_is_nowhere_in_the_file() -> None:
+    command = SERVICES["serve"]["command"]
+    file = Path(command[command.index("--token-file") + 1])
+    (secret,) = SERVICES["serve"]["secrets"]
+    assert secret["source"] == file.name
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert (secret["uid"], secret["gid"], secret["mode"]) == (*user, 0o400)
+    assert file.parent == Path("/run/secrets")
+    assert COMPOSE["secrets"][file.name].keys() == {"environment"}
+
+
+def test_a_process_whose_port_is_published_listens_there() -> None:
+    ports = {"serve": Settings().serve.port, "front": 5672}
+    published = {n: s["ports"] for n, s in SERVICES.items() if n in PROCESSES and "ports" in s}
+    assert {name: each[0].split(":")[-1] for name, each in published.items()} == {
+        name: str(port) for name, port in ports.items()
+    }
+    assert all("0.0.0.0" in " ".join(SERVICES[name]["command"]) for name in published)
+
+
+def test_prometheus_scrapes_every_process_that_has_metrics() -> None:
+    scraped = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())
+    names = {
+        name for c in scraped["scrape_configs"] for d in c["dns_sd_configs"] for name in d["names"]
+    }
+    assert names == {*PROCESSES} - {"cli", "serve"}
 
 
 def assert_is_a_command(command: str, arguments: list[str]) -> None:
