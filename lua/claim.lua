@@ -22,10 +22,12 @@
 --          none}, score of the next due message or empty, 1 if more was due than was taken, now (us)}
 -- cost     O(log n) per message, and their size
 local KEEP_CALLS_MS = 600000
+local GATED_MS = 20 -- until a closed gate is looked at again
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
-local claimed = tonumber(redis.call('HGET', KEYS[8], 'claimed'))
+local marks = redis.call('HMGET', KEYS[8], 'claimed', 'gate')
+local claimed = tonumber(marks[1])
 local last_claim, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 if last_claim > claimed then
   return false -- the store lost writes that the owner knows of
@@ -52,6 +54,8 @@ if redis.call('EXISTS', KEYS[9]) == 1 then
   end
 end
 
+-- While other buckets give their messages to this one, what is due after its gate waits for theirs.
+local bound = math.min(now + ARGV[5] + 1, tonumber(marks[2] or math.huge))
 local was_tried = redis.call('HLEN', KEYS[5]) > 0
 local found
 if again then
@@ -59,7 +63,7 @@ if again then
   bytes = math.huge
 else
   found = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf',
-    '(' .. string.format('%.0f', now + ARGV[5] + 1), 'LIMIT', 0, limit)
+    '(' .. string.format('%.17g', bound), 'LIMIT', 0, limit)
 end
 
 -- Read as many records at a time as probably fit, judged by the size of those before.
@@ -124,7 +128,10 @@ if was_tried then
 end
 
 local next_due = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or ''
-local more = next_due ~= '' and tonumber(next_due) < now + ARGV[5] + 1
+local more = next_due ~= '' and tonumber(next_due) < bound
+if marks[2] and next_due ~= '' and not more then
+  next_due = string.format('%.17g', math.max(tonumber(next_due), now + ARGV[5] + GATED_MS))
+end
 local look = now
 if not more then
   look = math.max((tonumber(next_due) or math.huge) - ARGV[5], now + ARGV[8])

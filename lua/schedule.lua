@@ -46,6 +46,7 @@
 --          a fired message is in flight, whatever the policy: the same call is to be made again; so is
 --          one whose record has vanished, while its owner has it, and a gathered one that is due;
 --          instead of a message that a consumer of a pull topic has, the new one is created;
+--          20, elsewhere: the bucket gives its messages to others, and the call is to be made there;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not;
 --          if they are to be named a list comes last: for each answer replaced the stamp of the call
@@ -56,7 +57,8 @@
 --          or its message goes elsewhere
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
-local FOREIGN, KEPT, BEGUN = 14, 18, 19 -- begun: in `calls`, of gathered messages that were created
+local FOREIGN, KEPT, BEGUN, ELSEWHERE = 14, 18, 19, 20 -- begun: in `calls`, of gathered messages
+local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 5 -- policies
 local GATHERED = 8 -- more
@@ -77,7 +79,7 @@ if policy == REPLACE_NAMED then
   policy, replaced = REPLACE, {}
 end
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'bare')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'bare', 'cut')
 local stranger = marks[1] ~= ARGV[3]
 if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', KEYS[1]) > 0) then
   return {-1}
@@ -142,6 +144,7 @@ local function run_at(at)
 end
 
 local bare = tonumber(marks[4] or '') or 0 -- dead without a record
+local cut = tonumber(marks[5]) -- if this bucket gives its messages to others
 
 -- Whether the keys contradict one another: a record may have vanished, and its entries not. These are
 -- not those of a message that takes its id. One of a wrong type does not keep messages out.
@@ -155,7 +158,7 @@ local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
-  and not is_odd and not only and not is_gathered
+  and not is_odd and not only and not is_gathered and not cut
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -215,6 +218,7 @@ if not all_new then
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local any_claimed -- once a message of the same id is met
   local added, accepted = {}, 0
+  local elsewhere = false -- once a message goes to another bucket
 
   local function score_of(record)
     return #record > 9 and struct.unpack('>d', record, 2) or 0
@@ -522,6 +526,15 @@ if not all_new then
     if only and redis.call('HEXISTS', KEYS[1], id) == 0 then
       return refuse(stamp, id, FOREIGN)
     end
+    if cut and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', KEYS[1], id) == 0 then
+      if score >= cut or now >= cut or redis.call('ZSCORE', KEYS[10], LATER .. id) then
+        redis.call('ZADD', KEYS[10], NEVER, LATER .. id)
+        return ELSEWHERE
+      elseif read and elsewhere then -- its offset does not count as read: it must not be made once more
+        remember(stamp, id, CREATED)
+        undone = true
+      end
+    end
     local record = front .. entry .. back
     if redis.call('HSETNX', KEYS[1], id, record) == 1 then
       added[#added + 1] = string.format('%.17g', score)
@@ -629,7 +642,10 @@ if not all_new then
     elseif answer == CONFLICT or answer == IN_FLIGHT or answer == FOREIGN then
       return false
     end
-    read = math.max(read, offset_of(i))
+    elsewhere = elsewhere or answer == ELSEWHERE
+    if not elsewhere then
+      read = math.max(read, offset_of(i))
+    end
     return true
   end
 

@@ -61,7 +61,7 @@ class ClientVerbs(MessageVerbs, ViewVerbs, FormerNames):
         Requests.__init__(self, calls)
         recorder = open_recorder(kept, ledger, namespace, timeout_s, hot_window_s)
         self._connect(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
-        calls.placement = self._store
+        calls.use(self._store)
 
     def _connect(self, redis_url: str, **options: Any) -> None:
         """Make the store; nothing is sent yet."""

@@ -171,7 +171,7 @@ class Ingester(Service):
             s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
         )
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
-        self._calls.placement = self._store
+        self._calls.use(self._store)
 
     async def reload(self) -> None:
         """Read brokers and sources from the settings again; unchanged ones are not interrupted."""

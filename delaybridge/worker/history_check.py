@@ -83,7 +83,7 @@ class Past(Part):
         self._read = [bucket.number for bucket in held]
         ended, self._ended = self._ended, []
         return [
-            registry.read_birth(self._namespace),
+            registry.read_layout(self._namespace),
             *(marks.read(bucket) for bucket in held),
             *(history_alarm.note(self._namespace, each) for each in self._untold.values()),
             # An older Redis may know their leases, so that no worker could take these buckets.
@@ -110,6 +110,8 @@ class Past(Part):
                 self._run.wipe()
             return
         self._missing = 0
+        if self._run.calls.following.learn(*birth):
+            self._run.regroup()
         found = self._with_rest(dict(self._setbacks()))
         if found:  # kept in Redis by the next beat
             self._untold |= found

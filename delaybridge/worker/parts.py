@@ -29,7 +29,8 @@ class RunView(NamedTuple):
 
     past: what Redis says of the buckets held. sessions: returns the leases held; held: the buckets
     of these whose node answered lately. lose: ends a session, and why: nothing that it claimed is
-    published. wipe: ends the run, whose namespace is gone. rowless: with a ledger, how many
+    published. wipe: ends the run, whose namespace is gone. regroup: other buckets are to be held.
+    rowless: with a ledger, how many
     messages of a bucket were not in it when they were compared.
     """
 
@@ -40,6 +41,7 @@ class RunView(NamedTuple):
     held: Callable[[], Iterable[Bucket]]
     lose: Callable[[Session, str], None]
     wipe: Callable[[], None]
+    regroup: Callable[[], None]
     rowless: Callable[[], Mapping[int, int]] | None = None
 
 

@@ -81,7 +81,7 @@ class ScanRun:
         held = partial(shifts.answering, silent_s)
         view = RunView(
             self._store, self._calls, worker.past, shifts.sessions, held,
-            shifts.lost, self._is_wiped.set,
+            shifts.lost, self._is_wiped.set, self._moved,
             None if worker.ledger is None else worker.ledger.rowless,
         )  # fmt: skip
         for part in (worker.past, *worker.parts):
@@ -162,7 +162,7 @@ class ScanRun:
         self._fleet.changed()
 
     def _moved(self) -> None:
-        """A bucket is on another Redis node now."""
+        """A bucket is on another Redis node now, or there are others."""
         self._shifts.moved()
         self._fleet.changed()
 

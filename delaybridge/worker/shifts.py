@@ -43,7 +43,7 @@ class BucketNodes:
     def now(self) -> dict[str, dict[int, Bucket]]:
         """The buckets of each node, by their numbers."""
         by_node: dict[str, dict[int, Bucket]] = {}
-        for bucket in self._calls.buckets:
+        for bucket in self._calls.following.held():
             node = self._store.node_of(bucket.key("lease")) or self._known.get(bucket.number, "")
             self._known[bucket.number] = node
             by_node.setdefault(node, {})[bucket.number] = bucket

@@ -78,7 +78,7 @@ class Worker(Service):
             s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
         )
         calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
-        calls.placement = store
+        calls.use(store)
         try:
             if recorder is None:
                 await refuse_wiped(store, s.namespace)  # before the namespace is created again

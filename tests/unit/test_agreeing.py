@@ -104,7 +104,7 @@ async def test_no_run_is_made_of_definitions_that_may_be_of_the_past() -> None:
     store: Any = SimpleNamespace(recorder="a ledger")
     past: Any = None
     found = RecurringRuns()
-    found.begin(RunView(store, calls, past, tuple, tuple, past, past))
+    found.begin(RunView(store, calls, past, tuple, tuple, past, past, past))
     _, recur, number, _, _ = found.commands()
     taken = recur.parse([7, b"job", b"{}", b""])
     good = Agreement("run:1", 0, 1)
@@ -280,7 +280,7 @@ async def test_a_report_tells_of_the_ledger_while_a_run_works(tmp_path: Path) ->
         return "ledger" in said
 
     for _ in "ab":
-        part.begin(RunView(store, calls, past, tuple, tuple, past, past))
+        part.begin(RunView(store, calls, past, tuple, tuple, past, past, past))
         assert not is_told()
     for task in part.tasks():
         task.close()

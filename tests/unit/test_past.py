@@ -38,7 +38,7 @@ class World:
         calls: Any = SimpleNamespace(birth=BIRTH[1])
         store: Any = None
         self.past.begin(
-            RunView(store, calls, self.past, sessions, held, self._lost, self._wiped, rowless)
+            RunView(store, calls, self.past, sessions, held, self._lost, self._wiped, list, rowless)
         )
 
     def _lost(self, session: Session, reason: str) -> None:

@@ -32,7 +32,7 @@ class Rig:
         past: Any = SimpleNamespace(marks=self.marks)
         nothing: Any = None
         self.sampler.begin(
-            RunView(nothing, nothing, past, tuple, lambda: self.buckets, nothing, nothing)
+            RunView(nothing, nothing, past, tuple, lambda: self.buckets, nothing, nothing, nothing)
         )
         self.sizes: list[Any] = NONE  # of each bucket: delayed, in flight, parked, dead
 

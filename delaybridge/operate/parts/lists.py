@@ -10,6 +10,7 @@ from delaybridge.operate.parts.pace import CountedPace
 from delaybridge.operate.parts.rights import RightsCheck
 from delaybridge.operate.parts.sampler import Sampler
 from delaybridge.recurring.rounds import RecurringRuns
+from delaybridge.resize.mover import Mover
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.parts import Part
 from delaybridge.worker.service import Identity
@@ -26,6 +27,7 @@ def worker_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
         recurring,
         Sampler(*who, counting.counts),
         CountedPace(counting.counts),
+        Mover(),
     ]
     if settings.has_ledger:
         from delaybridge.ledger.reconciling.part import WorkerLedger

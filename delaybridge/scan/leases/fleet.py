@@ -55,7 +55,7 @@ class Membership:
         """calls: an opened namespace. info: returns the worker's announcement, as JSON."""
         self._store, self._emit = store, emit
         self._namespace, self._birth = calls.namespace, calls.birth
-        self._buckets = len(calls.buckets)
+        self._following = calls.following
         self.name, self._instance, self._info = name, instance, info
         self._ttl_ms, self._renew_ms = ttl_ms, renew_ms
         # Announcements expire by the clock of their own server, which a shift may never read.
@@ -118,8 +118,9 @@ class Membership:
             self.was_ousted = True
             self._emit(TakenForDead())
             self.changed()  # what was announced now has lines
-        owners = fair_share(self.living, self._buckets)
+        owners = fair_share(self.living, self._following.numbers())
         mine = {bucket for bucket, worker in owners.items() if worker == self.name}
+        mine &= {each.number for each in self._following.held()}
         lacks = not self._leaving and holders.lacks(mine)
         may_take = lacks and await self._is_ours()
         self.share = set() if self._leaving else mine
@@ -178,7 +179,7 @@ class NameTaken(Exception):
         self.left_ms = left_ms
 
 
-def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
+def fair_share(workers: Collection[str], buckets: Collection[int]) -> dict[int, str]:
     """Bucket -> worker: even to within one, and few move when a worker joins or leaves.
 
     Rendezvous (highest random weight, Thaler & Ravishankar 1998) with bounded load: pairs of
@@ -187,8 +188,8 @@ def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
     """
     if not workers:
         return {}
-    weights = sorted(((_weight(w, b), w, b) for w in workers for b in range(buckets)), reverse=True)
-    floor, extra = divmod(buckets, len(workers))
+    weights = sorted(((_weight(w, b), w, b) for w in workers for b in buckets), reverse=True)
+    floor, extra = divmod(len(buckets), len(workers))
     share: dict[int, str] = {}
     load = dict.fromkeys(workers, 0)
     for _, worker, bucket in weights:

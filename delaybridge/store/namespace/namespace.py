@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import (
     ConfigError,
@@ -21,13 +21,18 @@ from delaybridge.settings.durability import MEMORY, Durability, Keeping
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store.namespace import damage, gate, registry
+from delaybridge.store.namespace.following import Following
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
 from delaybridge.store.namespace.quota import Quota
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.ids import Ids
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.protocol.recorder import IN_DOUBT, of_ledger
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, store_wide_error
+
+if TYPE_CHECKING:
+    from delaybridge.store.redis.store import AsyncStore, Store
 
 DEFAULT_BUCKETS = 16
 EVICTION = "noeviction"
@@ -55,10 +60,22 @@ class Namespace:
         self.kinds = kinds_of(brokers) if brokers else DEFAULT_KINDS
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
-        self._buckets: list[Bucket] = []
+        self.following = Following(self.namespace)
         here = weakref.proxy(self)  # no cycle: an abandoned client closes its connections
         self.ids = Ids(lambda: len(here._buckets) or 1, lambda bucket: here._is_away(bucket))
-        self.birth = ""
+
+    @property
+    def birth(self) -> str:
+        """The namespace's birth id, once it is open."""
+        return self.following.birth
+
+    @property
+    def _buckets(self) -> list[Bucket]:
+        return self.following.here
+
+    def use(self, store: Store | AsyncStore) -> None:
+        """Run the calls on this store, which finds what has gone to other buckets."""
+        self.placement, store.follower = store, self.following
 
     def brokers_changed(self, brokers: Mapping[str, str]) -> None:
         """These brokers are configured from now on."""
@@ -75,8 +92,8 @@ class Namespace:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Every bucket, once `open` has run."""
-        return self._buckets
+        """The buckets that calls ask, once `open` has run: by `bucket_of`, of a key or an id."""
+        return self.following.here
 
     def now_ms(self) -> Steps[int]:
         """Redis' clock, in epoch milliseconds."""
@@ -97,7 +114,7 @@ class Namespace:
         if self._buckets and not again:
             return self._buckets
         memory_asked = registry.info("memory", keys.birth(self.namespace))
-        record, memory = yield Each([registry.read_birth(self.namespace), memory_asked])
+        record, memory = yield Each([registry.read_layout(self.namespace), memory_asked])
         if (error := store_wide_error([record, memory])) is not None:
             raise self._without_record(error)
         if isinstance(memory, StoreError):
@@ -111,16 +128,16 @@ class Namespace:
             record = yield from self._create()
         if record is None:
             raise self.wiped()
-        found, self.birth = record
-        if self._asked not in (None, found):
+        layout, birth = record
+        if self._asked is not None and self._asked not in layout.counts:
             raise ConfigError(
-                f"buckets: the settings say {self._asked}, namespace {self.namespace!r} was "
-                f"created with {found}; this cannot be changed: set buckets = {found}"
+                f"buckets: the settings say {self._asked}, namespace {self.namespace!r} has "
+                f"{layout.here.size}: set buckets = {layout.here.size}, or change their number: "
+                f"delaybridge bucket resize {self._asked}"
             )
-        buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
         yield from gate.require(self.durability, self.placement)
-        self._buckets = buckets
-        return buckets
+        self.following.learn(layout, birth)
+        return self._buckets
 
     def wiped(self) -> StoreError:
         """The error of a call that lacks the namespace, although it was just made again."""
@@ -129,7 +146,9 @@ class Namespace:
 
     def as_known(self) -> list[RedisCommand[Any]]:
         """Write the record as `open` has read it, if there is none now."""
-        return registry.birth(self.namespace, len(self._buckets), self.birth)
+        if (layout := self.following.layout) is None:
+            return []
+        return registry.born(self.namespace, layout, self.birth)
 
     def _without_record(self, error: StoreError) -> StoreError:
         """The error, on a Cluster with the server that has the namespace's record."""
@@ -140,7 +159,7 @@ class Namespace:
         found.__cause__ = error.__cause__
         return found
 
-    def _create(self) -> Steps[tuple[int, str] | None]:
+    def _create(self) -> Steps[tuple[Layout, str] | None]:
         """Write the namespace's record, once every server is known to be fit for its buckets."""
         count = self._asked or DEFAULT_BUCKETS
         (server,) = yield [registry.info("server")]
@@ -151,7 +170,7 @@ class Namespace:
             yield from refuse_eviction_anywhere(self.placement)
             if misnamed := next((each for each in found if isinstance(each, StoreMisnamed)), None):
                 raise misnamed
-        _, record = yield registry.birth(self.namespace, count, birth)
+        _, record = yield registry.born(self.namespace, Layout((Epoch(0, count),)), birth)
         return record  # type: ignore[no-any-return]
 
     def explained(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:

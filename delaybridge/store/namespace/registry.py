@@ -10,6 +10,7 @@ from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rule_fields
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.layout import Epoch, Layout, record_text
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
@@ -27,14 +28,33 @@ _KEYS = {
 
 def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
     """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
-    written = plain("SET", keys.birth(namespace), f"{buckets}:{id}", "NX", parse=bool)
+    written, _ = born(namespace, Layout((Epoch(0, buckets),)), id)
     return [written, read_birth(namespace)]
+
+
+def born(namespace: str, layout: Layout, id: str) -> list[RedisCommand[Any]]:
+    """The same for any layout; it is read as `read_layout` does."""
+    text = record_text(layout, id)
+    written = plain("SET", keys.birth(namespace), text, "NX", parse=bool)
+    return [written, read_layout(namespace)]
 
 
 def read_birth(namespace: str) -> RedisCommand[tuple[int, str] | None]:
     """The namespace's record, None if there is none."""
     name = keys.birth(namespace)
     return plain("GET", name, parse=lambda reply: replies.read_birth(name, reply))
+
+
+def relayout(namespace: str, before: Layout, after: Layout, id: str) -> RedisCommand[bool]:
+    """Change the layout, if it is still `before`; False: another call was faster."""
+    args = (record_text(before, id), record_text(after, id), keys.wake(namespace))
+    return RedisCommand("relayout", (keys.birth(namespace),), args, bool)
+
+
+def read_layout(namespace: str) -> RedisCommand[tuple[Layout, str] | None]:
+    """Layout and birth id, by the namespace's record; None if there is none."""
+    name = keys.birth(namespace)
+    return plain("GET", name, parse=lambda reply: replies.read_layout(name, reply))
 
 
 def announce(
@@ -162,10 +182,11 @@ def probe(bucket: Bucket, parse: Callable[[Any], T]) -> RedisCommand[T]:
 
 def buckets_of(namespace: str) -> Steps[list[Bucket]]:
     """All buckets; none if the namespace's record cannot be read."""
-    (record,) = yield Each([read_birth(namespace)])
+    (record,) = yield Each([read_layout(namespace)])
     if record is None or isinstance(record, StoreError):
         return []
-    return [Bucket(namespace, number, record[1]) for number in range(record[0])]
+    layout, birth = record
+    return [Bucket(namespace, number, birth) for number in layout.here.numbers]
 
 
 def store_time(near: str = "") -> RedisCommand[int]:

@@ -43,6 +43,8 @@ BUCKET_KEYS = (
     "gone",
     "delivered",
 )
+LEAVING = "leaving"
+"""String, of a bucket that gives its messages away: the page that is on its way (`lua/lift.lua`)."""
 
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
 # fmt: off
@@ -94,6 +96,20 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "restore": (
         "messages", "due", "dead", "dead_reason", "marks", "calls", "gone", "attempts",
     ),
+    "begin": (*BUCKET_KEYS, *BUCKET_KEYS),
+    "lift": (
+        "due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks", "calls",
+        "sources", "delivered", LEAVING,
+    ),
+    "land": (
+        "due", "messages", "attempts", "parked", "dead", "dead_reason", "marks", "calls", "sources",
+        "delivered",
+    ),
+    "retire": (
+        "messages", "lease", "marks", "due", "mirror", "attempts", "revoked", "calls", "ready",
+        LEAVING,
+    ),
+    "relayout": ("birth",),
     "probe": ("due",),
     "announce": ("workers", "worker_info"),
     "oust": ("workers", "worker_info"),
@@ -117,6 +133,12 @@ LISTED = {
     State.DEAD: "dead",
 }
 """State -> the set that lists its messages."""
+
+
+def moving(key: str) -> str:
+    """The same key of the bucket once it gives its messages to others."""
+    tag, _, name = key.rpartition(":")
+    return f"{tag}:moving:{name}"
 
 
 def bucket_key(namespace: str, bucket: int, name: str, birth: str = "") -> str:

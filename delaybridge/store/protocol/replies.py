@@ -6,14 +6,13 @@ that the lease belongs to another worker and nothing was changed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from delaybridge.errors import ConfigError, StoreDamaged, printable
+from delaybridge.errors import StoreDamaged, printable
 from delaybridge.message import Answer, State
-from delaybridge.settings.namespace import check_buckets
+from delaybridge.store.protocol.layout import Layout, parse_record
 from delaybridge.store.protocol.record import (
     MAX_SCORE,
     Failing,
@@ -36,7 +35,6 @@ ANSWERS = {
     17: Answer.RELEASED, 18: Answer.KEPT,
 }  # fmt: skip
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
-_BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16}(?::[1-9][0-9]{0,2}s?)?)")
 
 
 class Sample(NamedTuple):
@@ -273,17 +271,19 @@ def read_reclaimed(reply: list[Any] | None) -> Reclaimed | None:
 
 
 def read_birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
+    found = read_layout(name, reply)
+    return None if found is None else (found[0].here.size, found[1])
+
+
+def read_layout(name: str, reply: bytes | None) -> tuple[Layout, str] | None:
     if reply is None:
         return None
-    found = _BIRTH.fullmatch(reply)
-    try:
-        count = check_buckets(int(found[1]) if found else 0)
-    except ConfigError:
+    if (found := parse_record(reply.decode(errors="backslashreplace"))) is None:
         what = printable(reply[:60].decode(errors="backslashreplace"))
         raise StoreDamaged(
             f"redis: {name} holds {what!r}, which is not a bucket count and birth id"
-        ) from None
-    return count, found[2].decode() if found else ""
+        )
+    return found
 
 
 def read_first_score(reply: list[Any]) -> float | None:

@@ -228,7 +228,8 @@ class BucketForCallers:
     def __init__(self, namespace: str, number: int, birth: str) -> None:
         self.number, self.birth = number, birth
         self.home, self.wake = keys.wake(namespace), keys.wake_channel(namespace, number, birth)
-        name = {key: keys.bucket_key(namespace, number, key, birth) for key in keys.BUCKET_KEYS}
+        known = (*keys.BUCKET_KEYS, keys.LEAVING)
+        name = {key: keys.bucket_key(namespace, number, key, birth) for key in known}
         self._keys = {
             script: tuple(name[key] for key in used)
             for script, used in SCRIPT_KEYS.items()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from delaybridge.settings import url_options
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.protocol.recorder import Recorder
-from delaybridge.store.protocol.verbs import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand, Steps
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.clocks import Clocks, Commands
 from delaybridge.store.redis.durability import assurance_of
@@ -31,9 +31,39 @@ def _open(
     return kind(client.connection_pool, timeout_s / 2)
 
 
-class BaseStore(Generic[W]):
-    """What both stores have: the servers, and what is known of them."""
+class Follower(Protocol):
+    """Finds messages that have gone to other buckets (`store/namespace/following.py`)."""
 
+    @property
+    def is_resizing(self) -> bool:
+        """Whether messages move."""
+
+    def is_outdated(self, answers: Sequence[Any]) -> bool:
+        """Whether these answers may be those of buckets that have other keys by now."""
+
+    def run(self, commands: Commands) -> Steps[list[Any]]:
+        """The answers to commands, each where its messages are; errors among them."""
+
+
+class Followed(NamedTuple):
+    """Answers that were found where the messages are, as a pipeline has them."""
+
+    answers: list[Any]
+
+    def result(self) -> list[Any]:
+        """The answers; raises the first error."""
+        if (error := next((e for e in self.answers if isinstance(e, Exception)), None)) is not None:
+            raise error
+        return self.answers
+
+
+class BaseStore(Generic[W]):
+    """What both stores have: the servers, and what is known of them.
+
+    follower: finds messages that have gone to other buckets; None: not needed.
+    """
+
+    follower: Follower | None = None
     _kind: type[W]
     _from_url: Callable[..., Any]
 

@@ -54,6 +54,10 @@ class Redirected(NotNow):
         self.asking, self.address = word == "ASK", (host.strip("[]") or asked, int(port))
 
 
+class WrongType(StoreDamaged):
+    """A key has another type than it should; or its bucket has other keys by now (`following`)."""
+
+
 _SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
 AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
 _STRANGERS = {  # by the first byte of their answer, as hiredis and redis-py show it
@@ -65,14 +69,14 @@ _STRANGERS = {  # by the first byte of their answer, as hiredis and redis-py sho
 CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
 
 
-def wrong_type(command: RedisCommand[Any]) -> StoreDamaged:
+def wrong_type(command: RedisCommand[Any]) -> WrongType:
     """Names the key, or those of a script: Redis does not say which of them it was."""
     names = [str(name) for name in command.keys or command.args[:1]]
     if len(names) > 1:
         what = f"one of these keys has a wrong type: {', '.join(names)}"
-        return StoreDamaged(f"redis: {what}; which one, and how to mend it: delaybridge doctor")
+        return WrongType(f"redis: {what}; which one, and how to mend it: delaybridge doctor")
     what = f"{names[0]} has a wrong type; move it away: redis-cli RENAME"
-    return StoreDamaged(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
+    return WrongType(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
 
 
 def translate(error: Exception) -> DelayBridgeError:

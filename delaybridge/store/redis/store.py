@@ -28,7 +28,7 @@ from delaybridge.store.protocol.verbs import (
     store_wide_error,
 )
 from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
-from delaybridge.store.redis.base import BaseStore
+from delaybridge.store.redis.base import BaseStore, Followed
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
 from delaybridge.store.redis.lifeline import Lifeline, open_lifeline
@@ -81,7 +81,7 @@ class AsyncStore(BaseStore[AsyncWire]):
             raise error
         return answers
 
-    async def _answered(self, commands: Commands) -> Pipeline | Recorded:
+    async def _answered(self, commands: Commands) -> Pipeline | Followed | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return await self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -97,9 +97,23 @@ class AsyncStore(BaseStore[AsyncWire]):
                 found.take_result(result)
         return found
 
-    async def _piped(self, commands: Commands) -> Pipeline:
+    async def _piped(self, commands: Commands) -> Pipeline | Followed:
+        follower = self.follower
+        if follower is None or not follower.is_resizing:
+            pipeline = await self._sent(commands)
+            if follower is None or not follower.is_outdated(pipeline.answers):
+                return pipeline
+        steps = follower.run(commands)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send((await self._sent(asked)).answers)
+        except StopIteration as done:
+            return Followed(done.value)
+
+    async def _sent(self, commands: Commands) -> Pipeline:
         servers, times = self._servers, self._times(commands)
-        answers = (await self._piped([*times.values()])).answers if times else ()
+        answers = (await self._sent([*times.values()])).answers if times else ()
         pipeline = self._pipeline(commands, times, answers)
         while pipeline.left:
             portions = servers.portions(pipeline, commands)
@@ -271,7 +285,7 @@ class Store(BaseStore[Wire]):
         """Replies and errors, as `AsyncStore.run_each` returns them."""
         return self._answered(commands).answers
 
-    def _answered(self, commands: Commands) -> Pipeline | Recorded:
+    def _answered(self, commands: Commands) -> Pipeline | Followed | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -287,9 +301,23 @@ class Store(BaseStore[Wire]):
                 found.take_result(result)
         return found
 
-    def _piped(self, commands: Commands) -> Pipeline:
+    def _piped(self, commands: Commands) -> Pipeline | Followed:
+        follower = self.follower
+        if follower is None or not follower.is_resizing:
+            pipeline = self._sent(commands)
+            if follower is None or not follower.is_outdated(pipeline.answers):
+                return pipeline
+        steps = follower.run(commands)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(self._sent(asked).answers)
+        except StopIteration as done:
+            return Followed(done.value)
+
+    def _sent(self, commands: Commands) -> Pipeline:
         servers, times = self._servers, self._times(commands)
-        answers = self._piped([*times.values()]).answers if times else ()
+        answers = self._sent([*times.values()]).answers if times else ()
         pipeline = self._pipeline(commands, times, answers)
         while pipeline.left:
             # All servers have their portion before the replies of the first are read.

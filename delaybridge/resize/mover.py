@@ -1,0 +1,180 @@
+"""The part of a worker that moves messages to other buckets: of those whose leases it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from delaybridge.errors import StoreError
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import moves
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.moves import EMPTY, Lifted
+from delaybridge.worker.eventlog import say
+from delaybridge.worker.parts import Part, RunView
+
+_IDLE_S, _SOON_S = 0.2, 0.02
+_AT_ONCE = 8  # buckets of a worker that give their messages away
+_PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
+_BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
+_log = logging.getLogger("delaybridge")
+
+
+class Moving:
+    """One bucket that gives its messages away. at_s: when to go on, on the monotonic clock."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket, self.at_s = bucket, 0.0
+        self.landed, self.back = b"", list[bytes]()
+        self.phase = 0
+
+
+class Mover(Part):
+    """Moves messages as long as the namespace's layout asks for it, and is not paused.
+
+    It may end at any time: another worker goes on where it was.
+    """
+
+    name = "resize"
+
+    def begin(self, run: RunView) -> None:
+        """Move messages of this run's buckets until `close`."""
+        self._run, self._store, self._following = run, run.store, run.calls.following
+        self._moving: dict[int, Moving] = {}
+        self._following.resting.clear()
+
+    def announce(self, about: dict[str, Any]) -> None:
+        """This process knows of layouts."""
+        about["layouts"] = True
+
+    def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """The moving itself."""
+        return [self._move()]
+
+    async def _move(self) -> None:
+        while True:
+            layout = self._following.layout
+            if layout is None or layout.next is None:
+                self._moving.clear()
+                await asyncio.sleep(_IDLE_S)
+                continue
+            try:
+                await asyncio.sleep(await self._step())
+            except StoreError as exc:
+                say(logging.WARNING, "resize_waits", reason=str(exc))
+                await asyncio.sleep(1.0)
+
+    async def _step(self) -> float:
+        """One page of a bucket, or what else is to be done; how long to wait then."""
+        held = {s.bucket.number: s.bucket for s in self._run.sessions()}
+        await self._choose(held)
+        now_s = time.monotonic()
+        ready = [m for m in self._moving.values() if m.at_s <= now_s]
+        if not ready:
+            if not self._moving and await self._finished():
+                return 0.0
+            return _SOON_S if self._moving else _IDLE_S
+        one = min(ready, key=lambda each: each.at_s)
+        began_s = time.monotonic()
+        await self._advance(one)
+        one.at_s = max(one.at_s, time.monotonic())
+        return (time.monotonic() - began_s) * (1 / _BUSY - 1)
+
+    async def _choose(self, held: dict[int, Bucket]) -> None:
+        """Which buckets to work on: those that have begun, and then others, a few at a time."""
+        following, layout = self._following, self._following.layout
+        assert layout is not None
+        sources = [n for n in held if n in layout.here]
+        for number in [*self._moving]:
+            if number not in sources and number not in following.resting:
+                del self._moving[number]  # another worker has it
+        for number in sources:
+            if following.has_begun(number) and number not in self._moving:
+                self._moving[number] = Moving(held[number])
+        fresh = [n for n in sources if not following.has_begun(n)]
+        if fresh and not layout.paused and len(self._moving) < _AT_ONCE:
+            await self._begin(held[fresh[0]])
+
+    async def _begin(self, bucket: Bucket) -> None:
+        """Give the lease back, then give the bucket its other keys, and take it again."""
+        following = self._following
+        await self._rested(bucket.number)
+        begun = await self._store.run_one(moves.begin(bucket))
+        await self._store.complete(following.look([bucket.number]))
+        if not begun:
+            say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
+        self._back_to_work(bucket.number)
+
+    async def _rested(self, number: int) -> None:
+        """Return when this worker does not hold the bucket any more."""
+        self._following.resting.add(number)
+        self._run.regroup()
+        while any(s.bucket.number == number for s in self._run.sessions()):
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0)
+
+    def _back_to_work(self, number: int) -> None:
+        self._following.resting.discard(number)
+        self._run.regroup()
+
+    async def _advance(self, one: Moving) -> None:
+        """Forget what has landed, lift the next page, land it."""
+        stamp = moves.new_page()
+        lift = moves.lift(
+            one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back
+        )
+        found: Lifted | None = await self._store.run_one(lift)
+        if found is None:
+            raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")
+        one.landed, one.back, one.phase = b"", [], found.phase
+        if found.page is not None:
+            refused = await self._store.complete(self._following.land(one.bucket, found.page))
+            one.landed = found.page.stamp
+            one.back = await self._put_back(one.bucket, found.page, refused.values())
+        elif found.phase == EMPTY:
+            await self._retire(one.bucket)
+        else:
+            one.at_s = time.monotonic() + found.wait_ms / 1000
+
+    async def _put_back(
+        self, bucket: Bucket, page: moves.Page, refused: Iterable[Sequence[bytes]]
+    ) -> list[bytes]:
+        """Another message has their id where they belong: they stay until it is gone."""
+        ids = [id for some in refused for id in some]
+        if ids:
+            entries = [each for each in page.entries if each.id in ids]
+            await self._store.run_one(moves.land_back(bucket, page, entries))
+            shown = ", ".join(repr(id.decode(errors="replace")[:60]) for id in ids[:3])
+            reason = f"{shown}: another message has its id there, under another key"
+            say(logging.WARNING, "resize_waits", reason=reason)
+        return ids
+
+    async def _retire(self, bucket: Bucket) -> None:
+        """Delete what is left of a bucket that has given everything away."""
+        await self._rested(bucket.number)
+        done = await self._store.run_one(moves.retire(bucket))
+        await self._store.complete(self._following.look([bucket.number]))
+        self._moving.pop(bucket.number, None)
+        self._back_to_work(bucket.number)
+        if not done:
+            _log.debug("bucket %s is not empty yet", bucket.number)
+
+    async def _finished(self) -> bool:
+        """Whether every bucket has given everything: then the next ones are all there are."""
+        following, layout = self._following, self._following.layout
+        assert layout is not None
+        await self._store.complete(
+            following.look([n for n in layout.here.numbers if not following.is_retired(n)])
+        )
+        if not all(map(following.is_retired, layout.here.numbers)):
+            return False
+        after = layout.moved()
+        command = registry.relayout(self._run.calls.namespace, layout, after, following.birth)
+        if await self._store.run_one(command):
+            following.learn(after, following.birth)
+            say(logging.INFO, "resized", buckets=after.here.size)
+            self._run.regroup()
+        return True

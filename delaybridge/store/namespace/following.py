@@ -1,0 +1,213 @@
+"""Commands for buckets that give their messages to others: what is not there any more is followed.
+
+A resize changes the layout of a namespace under calls that know an older one. The bucket that they
+ask is of the epoch `Layout.here`. It may have other keys by now, or none; what is left under its
+old ones is of a wrong type. Then the record is read again, and the command goes where the message
+is: it stays at the bucket if that has the message, else it goes on to the next epoch. A page that
+is on its way lands before: so no message is missed, whatever moves meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from delaybridge.errors import StoreError
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys, moves
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.layout import Layout
+from delaybridge.store.protocol.resent import Resent, is_absent
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, as_received, together
+from delaybridge.store.redis.errors import WrongType
+
+_WHOLE, _MOVING, _RETIRED = range(3)
+_LOOK_S = 1.0  # while a resize is under way, the record is read as often
+_FOLLOWED = {"schedule", "cancel", "reschedule", "kick", "discard", "get", "quarantine"}
+_TRIES = 5
+
+
+class Following:
+    """Where the buckets of a namespace are, as this process knows it."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace, self.birth = namespace, ""
+        self.layout: Layout | None = None
+        self._states: dict[int, int] = {}
+        self._number = re.compile(rf"\{{{re.escape(namespace)}:([0-9]+)(?:\.[0-9]+)?\}}:(?!moving:)")
+        self._looked_s = 0.0
+        self.resting: set[int] = set()  # that this process is not to hold now
+        self.here: list[Bucket] = []  # of `Layout.here`, under their old keys
+
+    def learn(self, layout: Layout, birth: str) -> bool:
+        """Take a record that was read; whether it says something new."""
+        if (layout, birth) == (self.layout, self.birth):
+            return False
+        if birth != self.birth:
+            self._states = {}
+        self.layout, self.birth = layout, birth
+        self.here = [Bucket(self._namespace, number, birth) for number in layout.here.numbers]
+        return True
+
+    @property
+    def is_resizing(self) -> bool:
+        """Whether messages move to other buckets."""
+        return self.layout is not None and self.layout.next is not None
+
+    def bucket(self, number: int) -> Bucket:
+        """A bucket by its number."""
+        return Bucket(self._namespace, number, self.birth)
+
+    def numbers(self) -> list[int]:
+        """All buckets that there are, or were when messages began to move: the same everywhere."""
+        return [*self._known.numbers]
+
+    def held(self) -> list[Bucket]:
+        """The buckets that workers are to hold, as far as is known."""
+        layout = self._known
+        if layout.next is None:
+            return self.here
+        gone = self.resting | {n for n, state in self._states.items() if state == _RETIRED}
+        return [self.bucket(n) for n in layout.numbers if n not in gone]
+
+    def every_bucket(self) -> Steps[list[Bucket]]:
+        """All buckets that may have messages."""
+        layout = self._known
+        if layout.next is None:
+            return self.here
+        yield from self.look([n for n in layout.here.numbers if not self.is_retired(n)])
+        return [self.bucket(n) for n in layout.numbers if not self.is_retired(n)]
+
+    def look(self, numbers: Sequence[int]) -> Steps[None]:
+        """Learn which keys these buckets have."""
+        old = [self.bucket(n).key("messages") for n in numbers]
+        found = yield Each(moves.is_moved(k) for name in old for k in (name, keys.moving(name)))
+        for n, begun, ended in zip(numbers, found[::2], found[1::2], strict=True):
+            if ended is True:
+                self._states[n] = _RETIRED
+            elif begun is True:
+                self._states[n] = _MOVING
+
+    def has_begun(self, number: int) -> bool:
+        """Whether a bucket gives its messages away, or has given them, as far as is known."""
+        return self._states.get(number, _WHOLE) != _WHOLE
+
+    def is_retired(self, number: int) -> bool:
+        """Whether a bucket has no keys any more, as far as is known."""
+        return self._states.get(number) == _RETIRED
+
+    @property
+    def _known(self) -> Layout:
+        if self.layout is None:
+            raise StoreError("the namespace was not opened")
+        return self.layout
+
+    # commands
+
+    def is_outdated(self, answers: Sequence[Any]) -> bool:
+        """Whether these answers may be those of buckets that have other keys by now."""
+        return self.layout is not None and any(isinstance(each, WrongType) for each in answers)
+
+    def run(self, commands: Sequence[RedisCommand[Any]]) -> Steps[list[Any]]:
+        """The answers to commands, each where its messages are; errors among them."""
+        if not self.is_resizing or time.monotonic() > self._looked_s + _LOOK_S:
+            yield from self._read()
+        return (yield from together([self._one(command) for command in commands]))
+
+    def _read(self) -> Steps[None]:
+        (record,) = yield Each([registry.read_layout(self._namespace)])
+        if record is not None and not isinstance(record, StoreError):
+            self.learn(*record)
+            self._looked_s = time.monotonic()
+
+    def _one(self, command: RedisCommand[Any]) -> Steps[Any]:
+        number = self._number_of(command)
+        if number is None or not self._known.targets(number):
+            (answer,) = yield [command]
+            return answer
+        asked = replace(command, parse=as_received)
+        steps = self._followed if command.name in _FOLLOWED else self._at
+        return command.parse((yield from steps(asked, number)))
+
+    def _number_of(self, command: RedisCommand[Any]) -> int | None:
+        """The bucket that a command is for, by its old keys."""
+        if command.near:
+            return None
+        key = command.keys[0] if command.keys else next(iter(command.args), "")
+        found = self._number.match(key) if isinstance(key, str) else None
+        return int(found[1]) if found else None
+
+    def _at(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
+        """The reply at the bucket itself, under the keys that it has; raises its error."""
+        for _ in range(_TRIES):
+            state = self._states.get(number, _WHOLE)
+            asked = _renamed(command) if state != _WHOLE else command
+            (reply,) = yield Each([asked])
+            if isinstance(reply, WrongType):
+                yield from self.look([number])
+                if self._states.get(number, _WHOLE) != state:
+                    continue
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+        raise StoreError(f"redis: bucket {number} is on its way to other buckets: call again")
+
+    def _followed(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
+        """The reply of the bucket, or of those that have its messages by now."""
+        reply: Any = None
+        if not self.is_retired(number):
+            try:
+                reply = yield from self._at(command, number)
+            except WrongType:
+                if not self.is_retired(number):
+                    raise
+        if not (self.is_retired(number) or (self.has_begun(number) and is_absent(command, reply))):
+            return reply
+        if not self.is_retired(number):
+            yield from self.land_page(self.bucket(number))
+        resent = Resent(command, reply, self._known.targets(number))
+        sent = [(self._for(one, n), n) for n, one in resent.commands()]
+        return resent.result((yield from together([self._next(one, n) for one, n in sent])))
+
+    def _next(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
+        if self._known.targets(number):  # that epoch has given its messages away, too
+            return (yield from self._followed(command, number))
+        (reply,) = yield [command]
+        return reply
+
+    def _for(self, command: RedisCommand[Any], number: int) -> RedisCommand[Any]:
+        """The command for another bucket."""
+        bucket = Bucket(self._namespace, number, self.birth)
+        names = tuple(bucket.key(name.rpartition(":")[2]) for name in command.keys)
+        args = list(command.args)
+        if command.name in ("schedule", "reschedule", "kick"):
+            args[4:6] = bucket.wake, number
+        return replace(command, keys=names, args=args)
+
+    def land_page(self, bucket: Bucket) -> Steps[dict[int, list[bytes]]]:
+        """Land the page that a bucket has lifted; the ids that were refused, by target."""
+        (page,) = yield [_renamed(moves.leaving(bucket))]
+        return (yield from self.land(bucket, page)) if page is not None else {}
+
+    def land(self, bucket: Bucket, page: moves.Page) -> Steps[dict[int, list[bytes]]]:
+        """Land this page of a bucket; the ids that were refused, by target."""
+        layout = self._known
+        some = moves.by_target(page.entries, layout.targets(bucket.number))
+        to = [(Bucket(self._namespace, number, self.birth), entries) for number, entries in some]
+        refused = yield [
+            moves.land(one, page, bucket.number, entries, layout.sources(one.number))
+            for one, entries in to
+        ]
+        return {one.number: ids or [] for (one, _), ids in zip(to, refused, strict=True)}
+
+
+def _renamed(command: RedisCommand[Any]) -> RedisCommand[Any]:
+    """The command for the same bucket once it gives its messages to others."""
+    if command.keys:
+        return replace(command, keys=tuple(map(keys.moving, command.keys)))
+    key, *args = command.args
+    return replace(command, args=(keys.moving(str(key)), *args))

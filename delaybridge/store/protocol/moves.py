@@ -1,0 +1,184 @@
+"""Messages on their way to other buckets, in a resize: pages that one gives and others take.
+
+tests/protocol/resize.py is the model. `begin` gives a bucket other keys; `lift` takes a page from
+it, which stays in `leaving` until it has landed; `land` puts it into each of the buckets that it
+goes to, once; then `lift` forgets it, and takes the next. Whoever finds a page may land it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.errors import DecodeError
+from delaybridge.message import decode_record
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import Arg, RedisCommand, bucket_of, plain
+
+MOVED = b"moved:"
+"""How a key begins that was left under a bucket's old name."""
+PHASES = GOES, PASSED, EMPTY = 1, 2, 3
+"""Of a bucket: messages leave it; none of it can be published any more; it has given all."""
+_STAMP_BYTES = 8
+_DEAD = 3  # the highest kind of entry that is a message: see lua/lift.lua
+_HEAD = struct.Struct(">BdI")
+_NEAR_MS = 2000
+_QUARANTINED = "~"
+
+
+class Entry(NamedTuple):
+    """What a page has of one message, or of one field. content: as `lift` gave it."""
+
+    id: bytes
+    content: bytes
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it goes to one bucket; all else goes to each."""
+        return self.content[0] <= _DEAD
+
+    @property
+    def shard_key(self) -> bytes:
+        """What its bucket is made of: its key, or its id if it has none that can be read."""
+        _, _, size = _HEAD.unpack_from(self.content)
+        try:
+            _, payload = split_record(self.content[_HEAD.size : _HEAD.size + size])
+            found = decode_record(payload).key
+        except DecodeError:
+            return self.id.partition(_QUARANTINED.encode())[0]
+        return self.id if found is None else found
+
+
+class Page(NamedTuple):
+    """stamp: names it. gate: of the buckets that it goes to, once it has landed."""
+
+    stamp: bytes
+    gate: bytes
+    entries: Sequence[Entry]
+
+
+class Lifted(NamedTuple):
+    """phase: one of PHASES. page: None if there is nothing to lift before `wait_ms` are over."""
+
+    phase: int
+    page: Page | None
+    wait_ms: int
+
+
+def begin(bucket: Bucket) -> RedisCommand[bool]:
+    """Give a bucket the keys under which it gives its messages away; False: a worker holds it."""
+    names = [bucket.key(name) for name in keys.BUCKET_KEYS]
+    return RedisCommand("begin", (*names, *map(keys.moving, names)), (bucket.birth,), bool)
+
+
+def new_page() -> bytes:
+    """The stamp of a page that is to be lifted."""
+    return secrets.token_bytes(_STAMP_BYTES)
+
+
+def lift(
+    bucket: Bucket, landed: bytes, stamp: bytes, limit: int, max_bytes: int,
+    back: Iterable[bytes] = (), *, near_ms: int = _NEAR_MS, now_ms: int | None = None,
+) -> RedisCommand[Lifted | None]:  # fmt: skip
+    """Take the next page; or the last one again, if `landed` is not its stamp.
+
+    back: ids of the page that has landed, that were put back. Answers None if the bucket gives no
+    messages away.
+    """
+    now: Arg = "" if now_ms is None else now_ms
+    args = (now, landed, stamp, limit, max_bytes, near_ms, *back)
+    return RedisCommand("lift", _keys(bucket, "lift"), args, _read_lifted)
+
+
+def leaving(bucket: Bucket) -> RedisCommand[Page | None]:
+    """The page of a bucket that may not have landed yet."""
+    return plain("GET", bucket.key(keys.LEAVING), parse=_read_page)
+
+
+def land(
+    bucket: Bucket, page: Page, source: int, entries: Iterable[Entry], sources: Iterable[int],
+    *, now_ms: int | None = None,
+) -> RedisCommand[list[bytes] | None]:  # fmt: skip
+    """Put these entries of a page into a bucket; answers with ids that another message has there.
+
+    source: the bucket that it was lifted from; sources: all that give messages to this one.
+    """
+    listed = "".join(f" {number}" for number in sources)
+    now: Arg = "" if now_ms is None else now_ms
+    place = bucket.wake, bucket.number
+    args: list[Arg] = [now, bucket.birth, page.stamp, source, page.gate, listed, *place]
+    for entry in entries:
+        args += entry
+    return RedisCommand("land", _keys(bucket, "land"), args, _read_refused)
+
+
+def land_back(bucket: Bucket, page: Page, entries: Iterable[Entry]) -> RedisCommand[Any]:
+    """Put entries of a page that were refused into the bucket that they came from."""
+    put = Page(page.stamp, b"", ())
+    return land(bucket, put, bucket.number, entries, ())
+
+
+def retire(bucket: Bucket) -> RedisCommand[bool]:
+    """Delete what is left of a bucket that has given everything; False: it is not time yet."""
+    return RedisCommand("retire", _keys(bucket, "retire"), (), bool)
+
+
+def is_moved(key: str) -> RedisCommand[bool]:
+    """Whether the bucket with this key `messages` has other keys by now, or none."""
+    is_so = lambda reply: bool(reply and reply.startswith(MOVED))  # noqa: E731
+    return plain("GET", key, parse=is_so, near=key)  # as it is: this key, no other
+
+
+def by_target(entries: Iterable[Entry], targets: Sequence[int]) -> Iterator[tuple[int, list[Entry]]]:
+    """The entries for each of the buckets that a bucket gives its messages to.
+
+    targets: their numbers, a constant step apart; a power of two, like that step.
+    """
+    own: dict[int, list[Entry]] = {number: [] for number in targets}
+    for entry in entries:
+        if entry.is_message:
+            own[target_of(entry.shard_key, targets)].append(entry)
+        else:
+            for some in own.values():
+                some.append(entry)
+    yield from own.items()
+
+
+def target_of(shard_key: bytes, targets: Sequence[int]) -> int:
+    """Which of these buckets a message goes to."""
+    if len(targets) == 1:
+        return targets[0]
+    step = targets[1] - targets[0]
+    return targets[bucket_of(shard_key, step * len(targets)) // step]
+
+
+def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
+    return tuple(bucket.key(name) for name in SCRIPT_KEYS[script])
+
+
+def _read_lifted(reply: list[Any]) -> Lifted | None:
+    return None if reply[0] == -1 else Lifted(reply[0], _read_page(reply[1]), reply[2])
+
+
+def _read_page(reply: bytes | None) -> Page | None:
+    if not reply:
+        return None
+    words = list(_words(reply, _STAMP_BYTES))
+    entries = [Entry(*pair) for pair in zip(words[1::2], words[2::2], strict=True)]
+    return Page(reply[:_STAMP_BYTES], words[0], entries)
+
+
+def _words(text: bytes, at: int) -> Iterator[bytes]:
+    while at < len(text):
+        size = int.from_bytes(text[at : at + 4], "big")
+        yield text[at + 4 : at + 4 + size]
+        at += 4 + size
+
+
+def _read_refused(reply: list[Any]) -> list[bytes] | None:
+    return None if reply == [-1] else reply

@@ -1,0 +1,150 @@
+"""A command that is sent once more to other buckets, since its message is not in the first any more.
+
+Replies are as Redis gives them: lua/ says what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from delaybridge.errors import DecodeError
+from delaybridge.message import decode_record
+from delaybridge.store.protocol.moves import target_of
+from delaybridge.store.protocol.verbs import Arg, RedisCommand
+
+ELSEWHERE, _UNKNOWN = 20, 0
+_FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
+_KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 4, 5, 4
+_STRANGER = [-1]
+
+
+def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
+    """Whether a bucket lacks a message that it is asked for, or leaves one to other buckets."""
+    if command.name == "schedule":
+        return ELSEWHERE in _triples(reply)[::3] or (reply == [] and _is_of_known_source(command))
+    if command.name == "get":
+        return reply is None
+    answer = reply[0] if isinstance(reply, list) and reply else reply
+    return bool(answer == _UNKNOWN)
+
+
+def _is_of_known_source(command: RedisCommand[Any]) -> bool:
+    return int(command.args[1]) == _KNOWN_SOURCE
+
+
+class Resent:
+    """The command for the buckets that have its messages by now, and what they answer together."""
+
+    def __init__(self, command: RedisCommand[Any], reply: Any, targets: Sequence[int]) -> None:
+        """reply: of the first bucket; None if there is none any more."""
+        self._command, self._targets = command, targets
+        self._is_schedule = command.name == "schedule"
+        self._first: list[list[Any]] = []  # answer, due and old stamp of each message
+        self._sent: list[list[int]] = []  # to each target: places of messages
+        if self._is_schedule:
+            self._read(reply)
+
+    def _read(self, reply: Any) -> None:
+        count = int(self._command.args[9])
+        if reply:
+            self._first = _each(reply)
+        else:
+            self._first = [[ELSEWHERE, 0, b""] for _ in range(count)]
+        entries = self._command.args[_FIRST_ID + count : _FIRST_ID + 2 * count]
+        ids = self._command.args[_FIRST_ID : _FIRST_ID + count]
+        self._sent = [[] for _ in self._targets]
+        for place, answer in enumerate(self._first):
+            if answer[0] == ELSEWHERE:
+                number = target_of(_shard_key(ids[place], entries[place]), self._targets)
+                self._sent[self._targets.index(number)].append(place)
+
+    def commands(self) -> Iterator[tuple[int, RedisCommand[Any]]]:
+        """The commands, each with the number of its bucket."""
+        for n, number in enumerate(self._targets):
+            if not self._is_schedule:
+                yield number, self._command
+            elif self._sent[n]:
+                yield number, self._part(self._sent[n])
+
+    def _part(self, places: Sequence[int]) -> RedisCommand[Any]:
+        """A `schedule` of some of the messages."""
+        args = self._command.args
+        count = int(args[9])
+        runs: list[Arg] = []
+        each = args[_FIRST_ID + 2 * count :]
+        due = [
+            score
+            for score, many in zip(each[::2], each[1::2], strict=True)
+            for _ in range(int(many))
+        ]
+        for place in places:
+            if runs and runs[-2] == due[place]:
+                runs[-1] = int(runs[-1]) + 1
+            else:
+                runs += [due[place], 1]
+        offsets = args[7]
+        if isinstance(offsets, bytes) and len(offsets) == count * _OFFSET_BYTES and args[6]:
+            some = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
+            offsets = b"".join(some)
+        ids = [args[_FIRST_ID + place] for place in places]
+        entries = [args[_FIRST_ID + count + place] for place in places]
+        head = [*args[:3], 1, *args[4:7], offsets, args[8], len(places)]
+        return replace(self._command, args=[*head, *ids, *entries, *runs])
+
+    def result(self, replies: Sequence[Any]) -> Any:
+        """What all answer together; raises an error of one of them."""
+        if (error := next((e for e in replies if isinstance(e, Exception)), None)) is not None:
+            raise error
+        if not self._is_schedule:
+            return next((r for r in replies if not is_absent(self._command, r)), replies[0])
+        answers: list[list[Any]] = [*self._first]
+        rest = iter(replies)
+        for places in filter(None, self._sent):
+            if (reply := next(rest)) == _STRANGER:
+                return reply
+            found = _each(reply)
+            for place, one in zip(places, found, strict=False):
+                answers[place] = one
+            for place in places[len(found) :]:  # it ended with one that the caller must act on
+                answers[place] = [ELSEWHERE, 0, b""]
+        if any(one[0] == ELSEWHERE for one in answers):
+            answers = answers[: next(i for i, one in enumerate(answers) if one[0] == ELSEWHERE)]
+        return self._as_reply(answers)
+
+    def _as_reply(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
+        reply: list[Any] = [word for answer, due, _ in answers for word in (answer, due, 1)]
+        if int(self._command.args[1]) == _REPLACE_NAMED:
+            reply.append([stamp for answer, _, stamp in answers if answer == _REPLACED])
+        return reply
+
+
+def _triples(reply: Any) -> list[Any]:
+    """The runs of a reply to `schedule`, without the list that may follow."""
+    return reply[:-1] if reply and isinstance(reply[-1], list) else reply or []
+
+
+def _each(reply: Any) -> list[list[Any]]:
+    """Answer, due and old stamp of each message in a reply to `schedule`."""
+    runs = _triples(reply)
+    stamps = iter(reply[-1] if reply and isinstance(reply[-1], list) else ())
+    answers = [
+        [answer, due, b""]
+        for answer, due, many in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
+        for _ in range(many)
+    ]
+    for one in answers:
+        if one[0] == _REPLACED:
+            one[2] = next(stamps, b"")
+    return answers
+
+
+def _shard_key(id: Arg, entry: Arg) -> bytes:
+    own = id if isinstance(id, bytes) else str(id).encode()
+    try:
+        found = decode_record(bytes(entry)[4:]).key  # type: ignore[arg-type]  # after the stamp
+    except DecodeError:
+        return own
+    return own if found is None else found

@@ -1,0 +1,70 @@
+"""Another number of buckets, while messages are scheduled, cancelled and delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from delaybridge.message import Message
+from delaybridge.resize import resizing
+from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.waiting import until_async
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 8), (8, 2), (4, 4)])
+async def test_messages_move_and_none_is_lost_or_doubled(
+    redis_url: str, namespace: str, arrived: Arrived, before: int, after: int
+) -> None:
+    async with Crew(redis_url, namespace, before) as crew:
+        for name in "ab":
+            crew.start(name, buckets=before, lease=CALM)
+
+
+        async def are_held() -> bool:
+            return (await crew.shares()).total() == before
+
+        await until_async(are_held, "all buckets are held")
+        later = [f"later{n}" for n in range(300)]
+        await crew.client.schedule_many(
+            [Message("memory:q", b"x", id=id, delay="1h") for id in later]
+        )
+        moving = asyncio.create_task(traffic(crew))
+        await crew.client.run(lambda calls: resizing.begin(calls, after))
+
+        async def is_over() -> bool:
+            found = await crew.client.run(resizing.progress)
+            print(found)
+            return found.to is None
+
+        await until_async(is_over, "the messages have moved", interval_s=0.5)
+        moving.cancel()
+        accepted, cancelled = await moving
+        await arrived.all([*accepted])
+        assert not arrived.twice
+        assert not cancelled & arrived.at_ms.keys()
+        assert min(arrived.late_ms) >= 0
+        for id in later:
+            assert await crew.client.cancel(id) == "cancelled"
+        assert (await crew.client.stats()).delayed == 0
+        await crew.stop()
+
+
+async def traffic(crew: Crew) -> tuple[set[str], set[str]]:
+    accepted, cancelled, n = set[str](), set[str](), 0
+    try:
+        while True:
+            ids = [f"m{n + i}" for i in range(20)]
+            n += 20
+            answers = await crew.client.schedule_many(
+                [Message("memory:q", b"x", id=id, delay=random.random() * 3) for id in ids]
+            )
+            accepted |= {id for id, one in zip(ids, answers, strict=True) if one == "created"}
+            some = random.choice(ids)
+            if (answer := await crew.client.cancel(some)) == "cancelled":
+                cancelled.add(some)
+                accepted.discard(some)
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        return accepted, cancelled
