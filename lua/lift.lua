@@ -27,7 +27,7 @@
 -- A page is its stamp (8 bytes); then, each after its size (4 bytes), the gate of the buckets that it
 -- goes to, and of each entry its id and what `land` takes. The gate is empty: open; 0: closed; or a
 -- score: what is due before is claimed. Until the page is forgotten it is given again, whoever asks.
-local LATER, STAY_MS, NEVER = 'moved\0', 10000, 9007199254740991
+local LATER, STAY_MS, NEVER = 'moved\0', 10000, '9007199254740991'
 local ORPHANED = 4503599627370496 -- 2^52: from there on orphans, parked for the operator
 local DUE, PARKED, DEAD, CALL, DELIVERED, SOURCE, COUNT = 1, 2, 3, 4, 5, 6, 7
 local COUNTS = {'scheduled', 'cancelled', 'rescheduled', 'kicked', 'dropped', 'orphans_due',
@@ -117,7 +117,7 @@ local function take(ids, scores, kind)
 end
 
 -- From the last one on: the cut falls, and what is due after it is not created here any more.
-local cut = tonumber(marks[3] or NEVER)
+local cut = tonumber(marks[3] or '') or math.huge
 local later = redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf',
   '(' .. string.format('%.0f', now + ARGV[6]), 'WITHSCORES', 'LIMIT', 0, limit + 100)
 local ids, scores = chosen(later)

@@ -13,7 +13,7 @@ from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import until_async
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 8), (8, 2), (4, 4)])
+@pytest.mark.parametrize(("before", "after"), [(2, 8), (8, 2)])
 async def test_messages_move_and_none_is_lost_or_doubled(
     redis_url: str, namespace: str, arrived: Arrived, before: int, after: int
 ) -> None:
@@ -30,16 +30,16 @@ async def test_messages_move_and_none_is_lost_or_doubled(
         await crew.client.schedule_many(
             [Message("memory:q", b"x", id=id, delay="1h") for id in later]
         )
-        moving = asyncio.create_task(traffic(crew))
+        ended = asyncio.Event()
+        moving = asyncio.create_task(traffic(crew, ended))
         await crew.client.run(lambda calls: resizing.begin(calls, after))
 
         async def is_over() -> bool:
             found = await crew.client.run(resizing.progress)
-            print(found)
             return found.to is None
 
         await until_async(is_over, "the messages have moved", interval_s=0.5)
-        moving.cancel()
+        ended.set()
         accepted, cancelled = await moving
         await arrived.all([*accepted])
         assert not arrived.twice
@@ -48,23 +48,22 @@ async def test_messages_move_and_none_is_lost_or_doubled(
         for id in later:
             assert await crew.client.cancel(id) == "cancelled"
         assert (await crew.client.stats()).delayed == 0
-        await crew.stop()
+        for name in "ab":
+            await crew.stop(name)
 
 
-async def traffic(crew: Crew) -> tuple[set[str], set[str]]:
+async def traffic(crew: Crew, ended: asyncio.Event) -> tuple[set[str], set[str]]:
     accepted, cancelled, n = set[str](), set[str](), 0
-    try:
-        while True:
-            ids = [f"m{n + i}" for i in range(20)]
-            n += 20
-            answers = await crew.client.schedule_many(
-                [Message("memory:q", b"x", id=id, delay=random.random() * 3) for id in ids]
-            )
-            accepted |= {id for id, one in zip(ids, answers, strict=True) if one == "created"}
-            some = random.choice(ids)
-            if (answer := await crew.client.cancel(some)) == "cancelled":
-                cancelled.add(some)
-                accepted.discard(some)
-            await asyncio.sleep(0.01)
-    except asyncio.CancelledError:
-        return accepted, cancelled
+    while not ended.is_set():
+        ids = [f"m{n + i}" for i in range(20)]
+        n += 20
+        answers = await crew.client.schedule_many(
+            [Message("memory:q", b"x", id=id, delay=random.random() * 3) for id in ids]
+        )
+        accepted |= {id for id, one in zip(ids, answers, strict=True) if one == "created"}
+        some = random.choice(ids)
+        if await crew.client.cancel(some) == "cancelled":
+            cancelled.add(some)
+            accepted.discard(some)
+        await asyncio.sleep(0.01)
+    return accepted, cancelled
