@@ -123,9 +123,7 @@ class Mover(Part):
     async def _advance(self, one: Moving) -> None:
         """Forget what has landed, lift the next page, land it."""
         stamp = moves.new_page()
-        lift = moves.lift(
-            one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back
-        )
+        lift = moves.lift(one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back)
         found: Lifted | None = await self._store.run_one(lift)
         if found is None:
             raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")

@@ -21,7 +21,6 @@ async def test_messages_move_and_none_is_lost_or_doubled(
         for name in "ab":
             crew.start(name, buckets=before, lease=CALM)
 
-
         async def are_held() -> bool:
             return (await crew.shares()).total() == before
 

@@ -37,7 +37,9 @@ class MoveRules(NamedTuple):
     landed_lately: bool = True  # and all others for ten minutes
     elsewhere: bool = True  # the source creates nothing due after the cut, or once that is over
     known_moved: bool = True  # nor an id that it has given away, or refused to create, before
-    gate: bool = True  # the target claims nothing due after its gate: closed, then the cut, then open
+    gate: bool = (
+        True  # the target claims nothing due after its gate: closed, then the cut, then open
+    )
     closed_first: bool = True  # the gate is closed before the first message goes
     closed_again: bool = True  # and when what is overdue goes, since earlier ones may be in flight
     in_flight: bool = True  # it is opened when nothing of the source is in flight any more

@@ -45,7 +45,10 @@ def test_without_workers_there_are_no_shares() -> None:
 def test_few_buckets_move_when_a_worker_joins_or_leaves(
     workers: list[str], other: str, buckets: int
 ) -> None:
-    without, along = fair_share(workers, range(buckets)), fair_share([*workers, other], range(buckets))
+    without, along = (
+        fair_share(workers, range(buckets)),
+        fair_share([*workers, other], range(buckets)),
+    )
     ideal = -(-buckets // (len(workers) + 1))  # the share of the one who joins or leaves
     assert moved(without, along) <= min(buckets, 3 * ideal + 2)
 
@@ -57,5 +60,7 @@ def test_on_average_fewer_than_twice_the_necessary_buckets_move(workers: int, bu
     moves = []
     for _ in range(FLEETS):
         fleet = [f"host-{names.randrange(10**6)}:{names.randrange(10**5)}" for _ in range(workers)]
-        moves.append(moved(fair_share(fleet, range(buckets)), fair_share([*fleet, "new:1"], range(buckets))))
+        moves.append(
+            moved(fair_share(fleet, range(buckets)), fair_share([*fleet, "new:1"], range(buckets)))
+        )
     assert mean(moves) < 2 * buckets / (workers + 1)

@@ -38,7 +38,9 @@ class Following:
         self._namespace, self.birth = namespace, ""
         self.layout: Layout | None = None
         self._states: dict[int, int] = {}
-        self._number = re.compile(rf"\{{{re.escape(namespace)}:([0-9]+)(?:\.[0-9]+)?\}}:(?!moving:)")
+        self._number = re.compile(
+            rf"\{{{re.escape(namespace)}:([0-9]+)(?:\.[0-9]+)?\}}:(?!moving:)"
+        )
         self._looked_s = 0.0
         self.resting: set[int] = set()  # that this process is not to hold now
         self.here: list[Bucket] = []  # of `Layout.here`, under their old keys

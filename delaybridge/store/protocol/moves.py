@@ -134,7 +134,9 @@ def is_moved(key: str) -> RedisCommand[bool]:
     return plain("GET", key, parse=is_so, near=key)  # as it is: this key, no other
 
 
-def by_target(entries: Iterable[Entry], targets: Sequence[int]) -> Iterator[tuple[int, list[Entry]]]:
+def by_target(
+    entries: Iterable[Entry], targets: Sequence[int]
+) -> Iterator[tuple[int, list[Entry]]]:
     """The entries for each of the buckets that a bucket gives its messages to.
 
     targets: their numbers, a constant step apart; a power of two, like that step.
