@@ -35,7 +35,7 @@ async def test_the_bucket_count_is_fixed_when_the_namespace_is_created(
     make: Maker, redis_url: str, namespace: str
 ) -> None:
     await make(redis_url, namespace=namespace, buckets=4).schedule(TO, b"", delay=60, id="x")
-    with pytest.raises(ConfigError, match="created with 4"):
+    with pytest.raises(ConfigError, match="has 4: set buckets = 4"):
         await make(redis_url, namespace=namespace, buckets=8).get("x")
     adopted = make(redis_url, namespace=namespace)
     assert (await adopted.get("x")).bucket == verbs.bucket_of(b"x", 4)

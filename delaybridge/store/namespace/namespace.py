@@ -132,7 +132,7 @@ class Namespace:
         if self._asked is not None and self._asked not in layout.counts:
             raise ConfigError(
                 f"buckets: the settings say {self._asked}, namespace {self.namespace!r} has "
-                f"{layout.here.size}: set buckets = {layout.here.size}, or change their number: "
+                f"{layout.here.size}: set buckets = {layout.here.size}, or give it more or fewer: "
                 f"delaybridge bucket resize {self._asked}"
             )
         yield from gate.require(self.durability, self.placement)
