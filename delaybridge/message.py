@@ -70,7 +70,11 @@ class Answer(StrEnum):
     DEAD = "dead"  # in the dead set: only kick and discard change it
     KICKED = "kicked"  # taken out of the dead set, due now
     DISCARDED = "discarded"  # deleted from the dead set
-    UNREADABLE = "unreadable"  # its record cannot be decoded, so it stays in the dead set
+    REDIRECTED = "redirected"  # it goes to its new destination, and to no other
+    REDIRECTED_MAYBE_DELIVERED = "redirected_maybe_delivered"  # as for cancelled, to the old one
+    REFUSED = "refused"  # the new destination does not take it: it stays as it is
+    CHANGED = "changed"  # it is not as it was found: it stays as it is now
+    UNREADABLE = "unreadable"  # its record cannot be decoded: it stays as it is
     UNKNOWN = "unknown"  # no such message is pending, or none is dead
     FINISHED = "finished"  # received from a pull topic, and done
     EXTENDED = "extended"  # received, and its consumer has more time
@@ -100,7 +104,9 @@ KNOWN: Literal["known"] = "known"
 """Conflict policy for recurring messages only: as KEEP, but nothing happens unless the bucket knows
 the source that they come from (then the list of answers is empty); a run has its id, so also a
 fired one is a duplicate."""
-ConflictPolicy = OnConflict | Literal["known"]
+CARRIED: Literal["carried"] = "carried"
+"""Conflict policy for messages that were tried elsewhere: as FAIL, and their attempts are kept."""
+ConflictPolicy = OnConflict | Literal["known", "carried"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

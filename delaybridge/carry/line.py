@@ -23,7 +23,7 @@ from delaybridge.operate.views.described import plain
 from delaybridge.store.protocol.record import HEAD_SIZE, split_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import stored
-from delaybridge.times import epoch_ms
+from delaybridge.times import at_ms, epoch_ms
 
 VERSION = 1
 _NAMED = re.compile(r"field `([^`]+)`")
@@ -82,25 +82,34 @@ class Line(
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
-        if (self.due_ms is None) == (self.due is None):
-            code = "time_required" if self.due is None else "time_ambiguous"
-            raise MessageError(code, "due_ms", "give one of due_ms and due")
-        at: datetime | str | None = self.due
-        if self.due_ms is not None:
-            at = _EPOCH + timedelta(milliseconds=epoch_ms(self.due_ms, field="due_ms"))
-        if self.key is not None and self.key_base64 is not None:
-            raise MessageError("bad_key", "key", "give one of key and key_base64")
         id = id_as_given(self.id, self.tenant)
         if id_in_store(id, self.tenant) != self.id:
             what = f"an id of tenant {self.tenant} begins with {self.tenant}/"
             raise MessageError("bad_id", "id", what)
         return Message(
-            self.destination, self._content(), at=at, id=id, tenant=self.tenant,
-            key=self.key if self.key_base64 is None else self.key_base64, headers=self.headers,
-            properties=self.properties, priority=self.priority,
+            self.destination, self._content(), at=self.at(), id=id, tenant=self.tenant,
+            key=self.shard_key(), headers=self.headers, properties=self.properties,
+            priority=self.priority,
             ttl=None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms),
             at_most_once=self.at_most_once, retry=self.retry,
         )  # fmt: skip
+
+    def at(self) -> datetime:
+        """When it is due. MessageError."""
+        if (self.due_ms is None) == (self.due is None):
+            code = "time_required" if self.due is None else "time_ambiguous"
+            raise MessageError(code, "due_ms", "give one of due_ms and due")
+        if self.due_ms is None:
+            due_ms = at_ms(self.due or "", field="due")
+        else:
+            due_ms = epoch_ms(self.due_ms, field="due_ms")
+        return _EPOCH + timedelta(milliseconds=due_ms)
+
+    def shard_key(self) -> str | bytes | None:
+        """Its key. MessageError: it has two."""
+        if self.key is not None and self.key_base64 is not None:
+            raise MessageError("bad_key", "key", "give one of key and key_base64")
+        return self.key if self.key_base64 is None else self.key_base64
 
     def _content(self) -> bytes | str | None:
         given = [
@@ -160,9 +169,9 @@ def exported(
     line.failing_since_ms = found.failing_ms
     if not found.is_readable:
         return line
-    if row.tried.is_given and found.due_ms * 1_000_000 > time.time_ns():
+    if row.is_given and found.due_ms * 1_000_000 > time.time_ns():
         line.state = State.IN_FLIGHT
-    line.headers = [(name, plain(value)) for name, value in found.headers]
+    line.headers = [(name, plain(value)) for name, value in found.headers] or {}
     line.properties = {name: plain(value) for name, value in found.properties.items()}
     line.retry = None if found.retry is None else msgspec.to_builtins(found.retry)
     line.body, line.body_base64 = _text_or_bytes(found.body)

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import UNSET
 
 from delaybridge.accept.accept import check_delay, check_key
-from delaybridge.client.requests import Key, Named, Requests, policy_of, traced
+from delaybridge.client.redirecting import DeadRedirectVerbs, RedirectVerbs
+from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Named, policy_of, traced
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import MessageError
 from delaybridge.gathering import Debounce, Span, Throttle
@@ -21,12 +22,10 @@ from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay, delay_ms
 
 Spread = Sequence[int] | None  # milliseconds for each message
-_NOT_PENDING = "is pending: it was delivered or cancelled, or never scheduled"
-_NOT_DEAD = "is in the dead set"
 _DEAD = (State.DEAD,)
 
 
-class MessageVerbs(Requests):
+class MessageVerbs(RedirectVerbs):
     """Verbs of messages that are pending."""
 
     @verb(Scope.WRITE, "Schedule many messages")
@@ -125,7 +124,7 @@ class MessageVerbs(Requests):
     @verb(
         Scope.WRITE,
         "Cancel a message",
-        unknown=_NOT_PENDING,
+        unknown=NOT_PENDING,
         states=PENDING,
         is_destructive=True,
         is_batched=True,
@@ -169,9 +168,7 @@ class MessageVerbs(Requests):
         steps = self._calls.cancel_many(named, check_key(key), dry=dry_run)
         return steps if dry_run else traced("cancel_scheduled", named, steps)
 
-    @verb(
-        Scope.WRITE, "Reschedule a message", unknown=_NOT_PENDING, states=PENDING, is_batched=True
-    )
+    @verb(Scope.WRITE, "Reschedule a message", unknown=NOT_PENDING, states=PENDING, is_batched=True)
     def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: Key = None
     ) -> Steps[Answer]:
@@ -261,7 +258,7 @@ class MessageVerbs(Requests):
     @verb(
         Scope.WRITE,
         "Change the ttl of a message",
-        unknown=_NOT_PENDING,
+        unknown=NOT_PENDING,
         states=PENDING,
         is_batched=True,
     )
@@ -303,7 +300,7 @@ class MessageVerbs(Requests):
         steps = self._calls.touch_many(named, _ttl_ms(ttl), check_key(key), dry=dry_run)
         return steps if dry_run else traced("touch", named, steps)
 
-    @verb(Scope.READ, "Show a message", unknown=_NOT_PENDING, is_batched=True)
+    @verb(Scope.READ, "Show a message", unknown=NOT_PENDING, is_batched=True)
     def get(self, id: str, *, key: Key = None) -> Steps[Stored | None]:
         """A message with its content, state and attempts; None once it is delivered or cancelled.
 
@@ -340,12 +337,10 @@ class MessageVerbs(Requests):
         return Selected(found.id, found.bucket, found.state, due_ms)
 
 
-class DeadVerbs(Requests):
+class DeadVerbs(DeadRedirectVerbs):
     """Verbs of messages that were given up."""
 
-    @verb(
-        Scope.WRITE, "Bring a dead message back", unknown=_NOT_DEAD, states=_DEAD, is_batched=True
-    )
+    @verb(Scope.WRITE, "Bring a dead message back", unknown=NOT_DEAD, states=_DEAD, is_batched=True)
     def kick(self, id: str, *, key: Key = None) -> Steps[Answer]:
         """Move a message out of the dead set: it is due now, and its attempts start again.
 
@@ -386,7 +381,7 @@ class DeadVerbs(Requests):
     @verb(
         Scope.ADMIN,
         "Discard a dead message",
-        unknown=_NOT_DEAD,
+        unknown=NOT_DEAD,
         is_audited=True,
         states=_DEAD,
         is_destructive=True,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Key = bytes | str | None
+NOT_PENDING = "is pending: it was delivered or cancelled, or never scheduled"
+NOT_DEAD = "is in the dead set"
 Named = str | Selected  # a message by its id, or as `select` found it
 
 

@@ -7,12 +7,12 @@ these calls, as `read_stats(calls)`.
 
 from __future__ import annotations
 
-from delaybridge.store.messages.changes import Changes
 from delaybridge.store.messages.lookups import Lookups
 from delaybridge.store.messages.pulling import Pulling
+from delaybridge.store.messages.rewriting import Rewriting
 from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.namespace.steering import RuleChanges
 
 
-class Calls(Scheduling, Changes, Lookups, Pulling, RuleChanges):
+class Calls(Scheduling, Rewriting, Lookups, Pulling, RuleChanges):
     """The calls of one namespace."""

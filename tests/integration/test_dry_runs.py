@@ -25,6 +25,10 @@ VERBS: dict[str, Callable[..., Any]] = {
     "publish": partial(Client.reschedule_many, delay=0),
     "touch": partial(Client.touch_many, ttl="1h"),
     "move": partial(Client.move_many, by_ms=-HOUR_MS),
+    "redirect": partial(Client.redirect_many, to="memory:r"),
+    "dead.redirect": lambda client, *named, **of: client.dead.redirect_many(
+        *named, to="memory:r", **of
+    ),
     "kick": lambda client, *named, **of: client.dead.kick_many(*named, **of),
     "discard": lambda client, *named, **of: client.dead.discard_many(*named, **of),
 }

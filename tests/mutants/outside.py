@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "web: a job's batch", "delaybridge/serve/shared/jobs.py",
-        "do(page[at : at + BATCH_MESSAGES])", "do(page[at : at + BATCH_MESSAGES - 1])",
+        "some = page[at : at + BATCH_MESSAGES]", "some = page[at : at + BATCH_MESSAGES - 1]",
         "a bulk verb leaves out one message of each batch",
         "tests/integration/test_http_bulk.py::test_ids_beyond_one_batch_of_a_job_are_each_"
         "cancelled_once",

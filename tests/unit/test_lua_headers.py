@@ -32,7 +32,7 @@ CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
 KEYLESS = {"TIME", "PUBLISH", "SPUBLISH"}
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
 WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
-EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8}
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from delaybridge.errors import StoreError
-from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named
+from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named, replaced_by
 from delaybridge.ledger.recording.tiers import REPLACE, replaces
-from delaybridge.ledger.sql.rows import HOT, Name, RowName
+from delaybridge.ledger.sql.rows import HOT, LedgerRow, Name, RowName
+from delaybridge.message import Answer
 from delaybridge.store.protocol.verbs import GATHERED, LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
@@ -61,6 +62,17 @@ class ActedOn:
         """What the messages of a schedule have replaced; names: of those that replaced another."""
         self._replaced[place] = dict(zip(names, stamps, strict=True))
         self._lost.discard(place)
+
+    def take_buried(
+        self,
+        place: int,
+        command: RedisCommand[Any],
+        rows: Sequence[LedgerRow],
+        answers: Sequence[Answer],
+    ) -> None:
+        """What the messages of a quarantine have replaced in the dead set."""
+        was = replaced_by(command, answers)
+        self.take_replaced(place, [rows[at].name for at in was], [*was.values()])
 
     def lacks(self, place: int) -> bool:
         """Whether a command that has undone calls did not name them all."""

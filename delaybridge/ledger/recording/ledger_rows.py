@@ -15,6 +15,7 @@ from typing import Any
 from delaybridge.errors import printable
 from delaybridge.ledger.sql.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name, noted
 from delaybridge.message import ELEVEN_ITEMS, Answer, destination_text
+from delaybridge.store.protocol.record import ForDeadSet
 from delaybridge.store.protocol.verbs import GATHERED, RedisCommand
 
 STAMP_BYTES = 4
@@ -42,10 +43,11 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
     if command.name == "quarantine":
         return [
             LedgerRow(
-                bucket, id, _number(stamp), now_ms, _LOWEST, _destination(payload), payload,
-                DEAD, noted(reason), now_ms, now_ms,
+                bucket, id, _number(stamp), math.floor(score), _priority(score),
+                _destination(payload), payload, DEAD, noted(reason), now_ms, now_ms,
             )
-            for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
+            for stamp, id, payload, reason, at, *_ in buried_in(command)
+            for score in [float(at or now_ms + _LOWEST / 256)]
         ]  # fmt: skip
     # Redis alone can decide.
     is_maybe = int(args[_POLICY]) % GATHERED == _MAYBE_DELIVERED
@@ -54,7 +56,7 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
     messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)
     found: list[LedgerRow] = []
     for score, many, end in _runs(args[_FIRST_ID + 2 * count :], now_ms):
-        first_ms, priority = math.floor(score), _LOWEST - round(score % 1 * 256)
+        first_ms, priority = math.floor(score), _priority(score)
         tier = COLD if first_ms > hot_until_ms and not (stays_hot or end) else HOT
         for id, entry in islice(messages, many):
             payload = entry[STAMP_BYTES : len(entry) - len(end)] + end
@@ -65,6 +67,21 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
                 )
             )  # fmt: skip
     return found
+
+
+def buried_in(command: RedisCommand[Any]) -> list[ForDeadSet]:
+    """The messages of a `quarantine`."""
+    return [ForDeadSet(*each) for each in zip(*[iter(command.args[3:])] * 8, strict=True)]
+
+
+def replaced_by(command: RedisCommand[Any], answers: Sequence[Answer]) -> dict[int, int]:
+    """The stamps of the dead messages that those of a `quarantine` have replaced, by place."""
+    each = enumerate(zip(buried_in(command), answers, strict=False))
+    return {i: _number(one.head[8:]) for i, (one, said) in each if said is Answer.REPLACED}
+
+
+def _priority(score: float) -> int:
+    return _LOWEST - round(score % 1 * 256)
 
 
 def _number(stamp: bytes) -> int:

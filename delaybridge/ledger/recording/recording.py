@@ -65,10 +65,7 @@ def is_recorded(command: RedisCommand[Any]) -> bool:
 
 
 class LiveRows:
-    """Live rows that are read with the commit of answers. places: of the commands that need them.
-
-    Of these ids, in any bucket.
-    """
+    """Live rows of ids in any bucket, read with the commit of answers. places: of the commands."""
 
     def __init__(self, records: Records, ids: Sequence[str], places: Sequence[int]) -> None:
         self.places, self.rows = places, list[LedgerRow]()
@@ -258,6 +255,7 @@ class Recording:
             self._gathered[i] = [*gathered_rows(rows, answers, [end for _, end in replaced])]
         else:
             self._words[i] = replies.read_answers(reply) or []
+            self._acted.take_buried(i, self.asked[i], rows, self._words[i])
         return parse(reply)
 
     def _take_acted(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:

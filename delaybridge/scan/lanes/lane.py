@@ -207,7 +207,7 @@ class Copy(Delivery):
         destination: Destination, lane: Lane,
     ) -> None:  # fmt: skip
         # This runs for each message: it does what `Delivery.__init__` does, without a second call.
-        failures, _, first_due_ms, _ = tried
+        failures, _, first_due_ms = tried
         self.id, self.record, self.destination, self.size = id, record, destination, record.size
         if first_due_ms is None:
             self.due_ms = self.late_from_ms = int(score)

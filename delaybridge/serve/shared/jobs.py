@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from delaybridge.client.notes import Notes
 from delaybridge.errors import DelayBridgeError
 from delaybridge.message import Answer, new_id
 from delaybridge.serve.shared.audit import note
@@ -33,13 +34,16 @@ Progress = AsyncGenerator[tuple[int, Mapping[str, int]], None]
 """What a job has done since the item before: messages found, and how many got each answer."""
 
 
-async def begin(call: Call, verb: str, progress: Progress) -> Job:
-    """Begin a job, whose work is done while its progress is iterated; the job as it is now."""
+async def begin(call: Call, verb: str, progress: Progress, notes: Notes | None = None) -> Job:
+    """Begin a job, whose work is done while its progress is iterated; the job as it is now.
+
+    notes: what the work tells meanwhile.
+    """
     now_ms = _now_ms()
     job = Job(new_id(), verb, RUNNING, now_ms, now_ms, tenant=call.tenant)
     site = call.site
     await site.client.run(lambda calls: _begin(calls, job))
-    task = asyncio.create_task(_work(call, job, progress), name=f"job {job.id}")
+    task = asyncio.create_task(_work(call, job, progress, notes), name=f"job {job.id}")
     site.tasks[job.id] = task
     task.add_done_callback(lambda _: _ended(site, job.id))
     return job
@@ -66,22 +70,33 @@ async def stop(site: Site, id: str) -> bool:
     return True
 
 
-async def applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
-    """Apply `do` to all pages."""
+async def applied(
+    pages: AsyncIterator[Sequence[Named]], do: Verb, notes: Notes | None = None
+) -> Progress:
+    """Apply `do` to all pages. notes: gets those of the answers."""
     async for page in pages:
         yield len(page), {}
         for at in range(0, len(page), BATCH_MESSAGES):
-            batch = asyncio.ensure_future(do(page[at : at + BATCH_MESSAGES]))
+            some = page[at : at + BATCH_MESSAGES]
+            batch = asyncio.ensure_future(do(some))
             try:
                 answers = await asyncio.shield(batch)
             except asyncio.CancelledError:
                 # Stopped: what is under way is done all the same, so it is counted.
-                yield 0, Counter(answer.value for answer in await batch)
+                yield 0, _counted(some, await batch, notes)
                 raise
-            yield 0, Counter(answer.value for answer in answers)
+            yield 0, _counted(some, answers, notes)
 
 
-async def _work(call: Call, job: Job, progress: Progress) -> None:
+def _counted(
+    some: Sequence[Named], answers: Sequence[Answer], notes: Notes | None
+) -> Mapping[str, int]:
+    if notes is not None:
+        notes.add_answers((getattr(one, "id", str(one)) for one in some), answers)
+    return Counter(answer.value for answer in answers)
+
+
+async def _work(call: Call, job: Job, progress: Progress, notes: Notes | None) -> None:
     site = call.site
     answers, ends = Counter[str](), asyncio.Event()
     telling = asyncio.create_task(_keep_telling(site, job, ends))
@@ -91,6 +106,7 @@ async def _work(call: Call, job: Job, progress: Progress) -> None:
                 job.matched += found
                 answers.update(answered)
                 job.answers = dict(answers)
+                job.notes = [] if notes is None else notes.lines()
         job.state = "done"
     except asyncio.CancelledError:
         job.state = "stopped"

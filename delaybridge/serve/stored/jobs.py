@@ -20,7 +20,8 @@ class Job(msgspec.Struct, omit_defaults=True):
 
     state: running, done, failed (then `error` says why), stopped, or interrupted: its process has
     gone; the same request again does the rest. matched: messages found so far (by a restore: looked
-    at). answers: how many of them got each answer. tenant: of the token that asked.
+    at). answers: how many of them got each answer. notes: on what was left out or refused: how many
+    messages, and the first of them. tenant: of the token that asked.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Job(msgspec.Struct, omit_defaults=True):
     answers: dict[str, int] = {}
     error: str = ""
     tenant: str = ""
+    notes: list[str] = []
 
 
 def write(namespace: str, job: Job) -> RedisCommand[int]:

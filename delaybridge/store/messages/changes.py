@@ -1,23 +1,18 @@
-"""Changing messages by id: cancel, reschedule, touch, kick, discard."""
+"""Changing messages by id: cancel, reschedule, kick, discard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
-import msgspec
-
-from delaybridge.accept.accept import Accepted
-from delaybridge.errors import DecodeError, StoreError
-from delaybridge.message import Answer, OnConflict, Record, State
+from delaybridge.errors import StoreError
+from delaybridge.message import Answer
 from delaybridge.store.messages.foreseen import foresee
 from delaybridge.store.messages.selection import Selected
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.ids import quarantine_ids
-from delaybridge.store.protocol.record import STAMP, split_record
 from delaybridge.store.protocol.stored import stored
 from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped
 
@@ -26,16 +21,13 @@ Named = str | Selected  # a message by its id, or as a selection found it
 # be None if it changes nothing: the id is unknown.
 _Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer] | RedisCommand[Answer | None]]
 _UNDECODABLE = "undecodable"
-_TTL = Record.__struct_fields__.index("ttl_ms")
-_TRIES = 5  # of a touch, while others change the message
-_Read = dict[tuple[int, int], tuple[Bucket, Accepted, bytes]]
 # If one id is in several buckets (under several keys), the answer that comes first here counts.
 ANSWER_PRECEDENCE = (
     Answer.IN_FLIGHT, Answer.CANCELLED_MAYBE_DELIVERED, Answer.RESCHEDULED_MAYBE_DELIVERED,
-    Answer.CANCELLED, Answer.RESCHEDULED, Answer.REPLACED, Answer.KICKED, Answer.DISCARDED,
+    Answer.REDIRECTED_MAYBE_DELIVERED, Answer.CANCELLED, Answer.RESCHEDULED, Answer.REPLACED,
+    Answer.REDIRECTED, Answer.KICKED, Answer.DISCARDED, Answer.REFUSED, Answer.CHANGED,
     Answer.UNREADABLE, Answer.DEAD, Answer.FOREIGN, Answer.UNKNOWN,
 )  # fmt: skip
-_RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
 
 
 def furthest(answers: Iterable[Answer]) -> Answer:
@@ -69,9 +61,10 @@ class Changes(Namespace):
     def cancel_many(
         self, messages: Sequence[Named], key: bytes | None, *, dry: bool = False
     ) -> Steps[list[Answer]]:
-        """Cancel each; all in one pipeline."""
-        verb: _Verb = _foreseen("cancel") if dry else lambda b, s, id, _: b.cancel(s, id)
-        return (yield from self._each(messages, key, verb))
+        """Cancel each; all in one pipeline. One with a version only as it was then."""
+        verb: _Verb = lambda b, s, id, i: b.cancel(s, id, reach=_head(messages[i]))  # noqa: E731
+        answers = yield from self._each(messages, key, _foreseen("cancel") if dry else verb)
+        return [Answer.CHANGED if one is Answer.FOREIGN else one for one in answers]
 
     def cancel_each(
         self, named: Sequence[tuple[str, bytes | None]]
@@ -93,47 +86,6 @@ class Changes(Namespace):
         """Reschedule each to the due time at its place; all in one pipeline."""
         verb: _Verb = lambda b, s, id, i: b.reschedule(s, id, dues[i])  # noqa: E731
         return (yield from self._each(messages, key, _foreseen("reschedule") if dry else verb))
-
-    def touch(self, id: str, key: bytes | None, ttl_ms: int | None) -> Steps[Answer]:
-        """As `cancel`, with another ttl."""
-        (answer,) = yield from self.touch_many([id], ttl_ms, key)
-        return answer
-
-    def touch_many(
-        self, messages: Sequence[Named], ttl_ms: int | None, key: bytes | None, *, dry: bool = False
-    ) -> Steps[list[Answer]]:
-        """Replace each by itself with another ttl, if it is still the message that was read.
-
-        Whatever changes in between is read again; in the end it counts as in flight.
-        """
-        if dry:
-            foreseen = yield from self._each(messages, key, _foreseen("reschedule"))
-            return [Answer.REPLACED if one in _RESCHEDULED else one for one in foreseen]
-        answers: list[Answer] = [Answer.FOREIGN] * len(messages)
-        for _ in range(_TRIES):
-            if left := [i for i, answer in enumerate(answers) if answer is Answer.FOREIGN]:
-                found = yield from self._touch([messages[i] for i in left], ttl_ms, key)
-                for i, answer in zip(left, found, strict=True):
-                    answers[i] = answer
-        return [Answer.IN_FLIGHT if one is Answer.FOREIGN else one for one in answers]
-
-    def _touch(
-        self, messages: Sequence[Named], ttl_ms: int | None, key: bytes | None
-    ) -> Steps[list[Answer]]:
-        """One try; foreign: the message was changed after it was read."""
-        read: _Read = {}
-        answers = yield from self._each(messages, key, partial(_reading, read, ttl_ms))
-        found = list(read.items())
-        named = [Selected(one.id, at.number, State.DELAYED, None) for _, (at, one, _) in found]
-        verb: _Verb = lambda bucket, stamp, _, i: _replacing(bucket, stamp, *found[i][1][1:])  # noqa: E731
-        replaced = yield from self._each(named, None, verb)
-        given: dict[int, list[Answer]] = {}
-        for ((place, _), _), answer in zip(found, replaced, strict=True):
-            read_so = [] if answers[place] is Answer.REPLACED else [answers[place]]
-            given.setdefault(place, read_so).append(answer)
-        for place, each in given.items():  # one id may name a message in each of several buckets
-            answers[place] = Answer.FOREIGN if Answer.FOREIGN in each else furthest(each)
-        return answers
 
     def kick_many(
         self,
@@ -257,44 +209,13 @@ def asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[
     return [buckets[number], *buckets[:number], *buckets[number + 1 :]]
 
 
-def _reading(
-    read: _Read, ttl_ms: int | None, bucket: Bucket, _: bytes, id: str, place: int
-) -> RedisCommand[Answer | None]:
-    """Read a message that is to have this ttl into `read`; else why it cannot be touched."""
-    asked = bucket.get(id)
-
-    def parse(reply: Any) -> Answer | None:
-        if (row := asked.parse(reply)) is None or not row.record:
-            return None  # a dead message may have no record
-        if row.fired or row.state is State.DEAD:
-            return Answer.IN_FLIGHT if row.fired else Answer.DEAD
-        try:
-            score, payload = split_record(row.record)
-            items = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
-            items[_TTL] = msgspec.Raw(msgspec.msgpack.encode(ttl_ms))
-        except (DecodeError, msgspec.MsgspecError, IndexError):
-            return Answer.UNREADABLE
-        when, rank = str(int(score)), round(score % 1 * 256)
-        message = Accepted(id, b"", when, rank, msgspec.msgpack.encode(items))
-        read[place, bucket.number] = bucket, message, row.record[STAMP]
-        return Answer.REPLACED
-
-    return RedisCommand(asked.name, asked.keys, asked.args, parse)
-
-
-def _replacing(bucket: Bucket, stamp: bytes, message: Accepted, old: bytes) -> RedisCommand[Answer]:
-    """Replace the message that the call with the stamp `old` scheduled."""
-    asked = bucket.schedule([(stamp, message)], OnConflict.REPLACE, reach=b"=" + old)
-
-    def parse(reply: Any) -> Answer:
-        answers = asked.parse(reply)
-        return answers[0][0] if answers else Answer.UNKNOWN  # the namespace was wiped
-
-    return RedisCommand(asked.name, asked.keys, asked.args, parse)
-
-
 def _foreseen(verb: str) -> _Verb:
     return lambda bucket, _stamp, id, _place: foresee(bucket, verb, id)
+
+
+def _head(message: Named) -> bytes | str:
+    """The reach of a verb for a message that was found with a version."""
+    return b"=" + message.version if isinstance(message, Selected) and message.version else ""
 
 
 def _id(message: Named) -> str:

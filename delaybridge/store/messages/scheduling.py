@@ -16,7 +16,7 @@ import msgspec
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
 from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
 from delaybridge.gathering import Debounce, Throttle
-from delaybridge.message import Answer, Message, OnConflict
+from delaybridge.message import Answer, ConflictPolicy, Message, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
@@ -232,7 +232,7 @@ class Scheduling(Namespace):
     def schedule_each(
         self,
         messages: Sequence[Draft | Accepted | Stamped] | Outgoing,
-        policy: OnConflict,
+        policy: ConflictPolicy,
         *,
         again: bool = False,
     ) -> Steps[list[Receipt | Exception]]:
@@ -258,7 +258,7 @@ class Scheduling(Namespace):
     def _try_again(
         self,
         outgoing: Outgoing,
-        policy: OnConflict,
+        policy: ConflictPolicy,
         todo: Sequence[int],
         found: list[Any],
         *,
@@ -276,7 +276,7 @@ class Scheduling(Namespace):
     def _try(
         self,
         outgoing: Outgoing,
-        policy: OnConflict,
+        policy: ConflictPolicy,
         todo: Sequence[int],
         found: list[Any],
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -21,7 +21,7 @@ from delaybridge.store.protocol.record import due_score, first_word, split_recor
 from delaybridge.store.protocol.recorder import Recorder
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import stored
-from delaybridge.store.protocol.verbs import Each, LedgerSteps, RedisCommand, Steps
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, RedisCommand, Steps, plain
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
@@ -29,6 +29,8 @@ PAGE_MESSAGES = 500  # a script call of about 3 ms
 _KNOWN = 10_000  # destinations that are remembered
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 _BY_RECORD = (State.DELAYED, State.DEAD)  # those that the ledger tells apart
+_SWEPT: Literal["swept"] = "swept"
+_Look = State | Literal["swept"] | None  # in which a bucket is looked at; None: what Redis lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Selection:
     publish failed: `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest
     quarantined. id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest
     due time, in epoch milliseconds, both included. header: `name=value`, or `name` for any value.
-    attempts: at least this many have failed.
+    attempts: at least this many have failed. is_whole: what is there throughout is found, wherever
+    it moves meanwhile, at the price of one more look at each bucket.
     """
 
     states: tuple[State, ...] = PENDING
@@ -54,18 +57,21 @@ class Selection:
     due_to_ms: int | None = None
     header: str | None = None
     attempts: int = 0
+    is_whole: bool = False
 
 
 class Selected(NamedTuple):
     """A message that a selection found, its bucket and state.
 
-    due_ms: when it was due, in epoch milliseconds; None unless it was delayed or parked.
+    due_ms: when it was due, in epoch milliseconds; None unless it was delayed or parked. version:
+    score and stamp in its head: it is cancelled only if it still has these; empty: anyhow.
     """
 
     id: str
     bucket: int
     state: State
     due_ms: int | None = None
+    version: bytes = b""
 
 
 class Walk:
@@ -91,7 +97,7 @@ class Walk:
         self._bound: dict[str, bool] = {}  # destination -> whether it fits
         given = (selection.destination, selection.place)
         self._wanted = [place_of(each, namespace.kinds) for each in given if each is not None]
-        self._places: deque[tuple[Bucket, State | None]] | None = None  # None: what Redis lost
+        self._places: deque[tuple[Bucket, _Look]] | None = None
         self._after: tuple[Any, Any] | None = None
         self._seen: set[str] = set()
         self._damage: StoreDamaged | None = None
@@ -103,7 +109,9 @@ class Walk:
         """
         if self._places is None:
             buckets = yield from self._namespace.open()
-            self._places = deque(product(buckets, [*self._selection.states, *self._lost()]))
+            looks: list[_Look] = [*self._selection.states]
+            looks += [_SWEPT] if self._selection.is_whole else []
+            self._places = deque(product(buckets, [*looks, *self._lost()]))
         if not self._places:
             if self._damage is not None:
                 raise self._damage
@@ -111,6 +119,8 @@ class Walk:
         bucket, state = self._places[0]
         if state is None:
             return (yield from self._lost_page(bucket))
+        if state == _SWEPT:
+            return (yield from self._swept_page(bucket))
         (reply,) = yield Each([self._command(bucket, state)])
         if isinstance(reply, StoreError):
             yield from self._damaged(bucket, reply)
@@ -150,6 +160,23 @@ class Walk:
         due = [int(row.score) if row.state is State.DELAYED else None for row in rows]
         each = zip(rows, due, strict=True)
         return [Selected(row.id, bucket.number, row.state, due_ms) for row, due_ms in each]
+
+    def _swept_page(self, bucket: Bucket) -> Steps[list[Selected]]:
+        """What was not found yet among all records of a bucket; HSCAN misses no lasting one."""
+        at = 0 if self._after is None else self._after[0]
+        scan: RedisCommand[Any] = plain("HSCAN", bucket.key("messages"), at, "COUNT", PAGE_MESSAGES)
+        (reply,) = yield Each([scan])
+        if isinstance(reply, StoreError):
+            yield from self._damaged(bucket, reply)
+            self._advance(None)
+            return []
+        ids = [id.decode(errors="replace") for id in reply[1][::2]]
+        found = yield [bucket.get(id) for id in ids if id not in self._seen]
+        rows = [row for row in found if row and row.state in self._selection.states]
+        rows = [row for row in rows if self._fits(row)]
+        self._seen.update(row.id for row in rows)
+        self._advance((int(reply[0]), None) if int(reply[0]) else None)
+        return [Selected(row.id, bucket.number, row.state) for row in rows]
 
     def _command(self, bucket: Bucket, state: State) -> RedisCommand[Any]:
         """Reads a page: records only if more than the destination must be known."""

@@ -50,7 +50,10 @@ _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reaso
 # fmt: off
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
-    "quarantine": ("messages", "dead", "dead_reason", "marks", "attempts"),
+    "quarantine": (
+        "messages", "dead", "dead_reason", "marks", "attempts", "calls", "gone", "due", "mirror",
+        "parked",
+    ),
     "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
     "reschedule": (
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",

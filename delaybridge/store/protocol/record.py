@@ -19,20 +19,18 @@ ORPHAN_SCORE = 2**52  # added to the score of a parked orphan: no session brings
 _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
-_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(:[0-9]{1,16})?")
+_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(?::[0-9]{1,16})?")
 
 
 class Tried(NamedTuple):
     """How often publishing failed.
 
     due_ms: the due time first asked for, None if neither a back-off nor a spread has moved it yet.
-    is_given: a consumer of a pull topic had it last; until it is due again, it has it now.
     """
 
     failures: int = 0
     maybe_delivered: bool = False
     due_ms: int | None = None
-    is_given: bool = False
 
 
 UNTRIED = Tried()
@@ -96,8 +94,8 @@ def parse_tried(text: bytes) -> Tried:
     found = _TRIED.fullmatch(text)
     if found is None:
         return Tried(0, True, None)
-    count, maybe, due_ms, receipt = found.groups()
-    return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None, receipt is not None)
+    count, maybe, due_ms = found.groups()
+    return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
 
 
 def parse_failing(text: str) -> Failing | None:
@@ -114,6 +112,19 @@ LIMITED = "limited"
 ORPHANED = "orphaned"
 REFUSES = "refuses"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
+
+
+class ForDeadSet(NamedTuple):
+    """A message on its way into the dead set, in the words of `lua/quarantine.lua`."""
+
+    stamp: bytes
+    id: str
+    payload: bytes
+    reason: str
+    score: str | int | float = ""
+    dead_ms: str | int | float = ""
+    tried: str = ""
+    head: bytes = b""
 
 
 class Trouble(NamedTuple):

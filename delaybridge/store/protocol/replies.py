@@ -25,14 +25,16 @@ from delaybridge.store.protocol.record import (
 
 Held = Literal[True] | None
 """The answer of an owner's verb that has the same effect however often it runs."""
-# The numbers are those of lua/; 15 to 17 are not there: they say what a receipt was used for.
+# The numbers are those of lua/; 15 to 17 are not there: they say what a receipt was used for; nor
+# those from 20 on: what came of a redirect.
 ANSWERS = {
     0: Answer.UNKNOWN, 1: Answer.CREATED, 2: Answer.DUPLICATE, 3: Answer.CONFLICT,
     4: Answer.REPLACED, 5: Answer.IN_FLIGHT, 6: Answer.CANCELLED,
     7: Answer.CANCELLED_MAYBE_DELIVERED, 8: Answer.RESCHEDULED,
     9: Answer.RESCHEDULED_MAYBE_DELIVERED, 10: Answer.DEAD, 11: Answer.KICKED, 12: Answer.DISCARDED,
     13: Answer.UNREADABLE, 14: Answer.FOREIGN, 15: Answer.FINISHED, 16: Answer.EXTENDED,
-    17: Answer.RELEASED, 18: Answer.KEPT,
+    17: Answer.RELEASED, 18: Answer.KEPT, 20: Answer.REDIRECTED,
+    21: Answer.REDIRECTED_MAYBE_DELIVERED, 22: Answer.REFUSED, 23: Answer.CHANGED,
 }  # fmt: skip
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 
@@ -127,7 +129,8 @@ class Trimmed(NamedTuple):
 class Row(NamedTuple):
     """One message as `get` and `page` show it. score: what its set is ordered by.
 
-    reason: why it is dead, or for a message in another state how its last publish failed.
+    reason: why it is dead, or for a message in another state how its last publish failed. is_given:
+    a consumer of a pull topic had it last; until it is due again, it has it now.
     """
 
     id: str
@@ -138,6 +141,7 @@ class Row(NamedTuple):
     reason: str
     fired: bool
     failing: Failing | None = None
+    is_given: bool = False
 
     @property
     def score_ms(self) -> int:
@@ -248,7 +252,8 @@ def _row(
     failing = None if state is State.DEAD else parse_failing(why)
     if failing is not None:
         why = failing.error
-    return Row(id, state, score, record, parse_tried(tried), why, fired == 1, failing)
+    is_given = tried.count(b":") == 3
+    return Row(id, state, score, record, parse_tried(tried), why, fired == 1, failing, is_given)
 
 
 def read_fleet(reply: list[Any]) -> Fleet:

@@ -11,21 +11,29 @@ import random
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
-from hiredis import pack_command
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.accept.carried import Carried
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
 from delaybridge.gathering import FIRST_CHAR
-from delaybridge.message import KNOWN, TENANT_BYTES, Answer, ConflictPolicy, OnConflict, State
+from delaybridge.message import (
+    CARRIED,
+    KNOWN,
+    TENANT_BYTES,
+    Answer,
+    ConflictPolicy,
+    OnConflict,
+    State,
+)
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
-from delaybridge.store.protocol.scripts import packed, scripts
+from delaybridge.store.protocol.record import ForDeadSet
+from delaybridge.store.protocol.scripts import packed, script_call
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
@@ -153,22 +161,7 @@ def request(command: RedisCommand[Any]) -> bytes:
     """The command as it goes over the wire."""
     if command.is_plain:
         return packed(*command.name.split(), *command.args)
-    head, count = _head(command.name, command.keys)
-    return b"*%d\r\n%b%b" % (count + len(command.args), head, _without_count(command.args))
-
-
-# Verb, digest and keys are the same in every call for a bucket: packed once, they cost no more.
-@lru_cache(10_000)
-def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
-    """The beginning of a script call, and its number of words."""
-    words = ("EVALSHA", scripts()[verb][1], len(keys), *keys)
-    return _without_count(words), len(words)
-
-
-def _without_count(words: Sequence[Any]) -> bytes:
-    """Words packed, without the first line, which says how many they are."""
-    request: bytes = pack_command(tuple(words))
-    return request[request.index(b"\n") + 1 :]
+    return script_call(command.name, command.keys, command.args)
 
 
 def bucket_of(shard_key: bytes, buckets: int) -> int:
@@ -193,7 +186,7 @@ def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
     return runs
 
 
-_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, KNOWN: 4}
+_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, CARRIED: 3, KNOWN: 4}
 _MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have arrived
 GATHERED = 8  # added to the policy if some messages are of gatherings
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
@@ -268,7 +261,11 @@ class BucketForCallers:
         outside them, the answer is `foreign`, whatever the policy. Or `=` and a stamp: only the
         message of the call with that stamp is replaced, and anything else is `foreign`.
         maybe: an earlier publish of these messages had an unknown outcome and may have arrived.
+        With the policy CARRIED all are `Carried`.
         """
+        if policy is CARRIED:
+            carried = [one for _, one in messages if isinstance(one, Carried)]
+            reach = msgspec.json.encode([(one.tried, one.failing) for one in carried])
         number = _MAYBE_DELIVERED if maybe and policy is OnConflict.FAIL else _POLICIES[policy]
         runs = runs_of(messages)
         number += GATHERED * (max(map(str, runs[::2]), default="") >= FIRST_CHAR)
@@ -282,18 +279,19 @@ class BucketForCallers:
 
     def quarantine(
         self,
-        messages: Iterable[tuple[bytes, str, bytes, str]],
+        messages: Iterable[tuple[bytes, str, bytes, str] | ForDeadSet],
         *,
         first: bool = False,
         now_ms: int | None = None,
     ) -> RedisCommand[list[Answer] | None]:
-        """Put (stamp, id, payload, reason) into the dead set.
+        """Put (stamp, id, payload, reason) into the dead set, or what `ForDeadSet` says.
 
         Answers `created` for each, or `conflict` if another has its id; None as `schedule` does.
+        For one that replaces another `replaced`, `in_flight` or `foreign`.
         """
         args: list[Arg] = [now_arg(now_ms), self.birth, int(first)]
         for message in messages:
-            args += message
+            args += ForDeadSet(*message)
         return self._call("quarantine", args, replies.read_answers)
 
     def cancel(
@@ -304,14 +302,15 @@ class BucketForCallers:
         source: str = "",
         offset: int | Literal[""] = 0,
         otherwise: bool = False,
-        reach: str = "",
+        reach: str | bytes = "",
         row: bytes = b"",
         now_ms: int | None = None,
     ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
         otherwise: if the answer is `unknown` or `foreign`, the offset does not count as read.
-        reach: as for `schedule`. row: its stamp in the ledger: the message is not restored then.
+        reach: as for `schedule`; `=` with score and stamp: only one whose head has them. row: its
+        stamp in the ledger: the message is not restored then.
         """
         args = (now_arg(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
         return self._call("cancel", args, replies.read_answer)

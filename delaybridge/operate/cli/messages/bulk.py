@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from delaybridge.client.notes import Notes
 from delaybridge.client.spreading import Spreading
 from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Verb as TableVerb
@@ -41,6 +43,11 @@ _FAILURES = {
         "its record cannot be read; see: delaybridge dead show, and discard it",
     ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
+    "refused": (Exit.CONFLICT, "the new destination does not take it; it stays as it is"),
+    "changed": (
+        Exit.CONFLICT,
+        "others changed it, or it goes elsewhere; it stays as it is",
+    ),
 }
 NOT_DEAD = "not in the dead set"
 _PENDING_WORDS = {
@@ -75,6 +82,11 @@ class BulkVerb(NamedTuple):
         return TABLE[self.name]
 
     @property
+    def has_notes(self) -> bool:
+        """Whether its answers depend on what is in a message."""
+        return "bound_for" in signature(self.row().call).parameters
+
+    @property
     def is_of_dead(self) -> bool:
         """Whether it changes dead messages only."""
         return [*self.row().states] == [State.DEAD]
@@ -99,8 +111,10 @@ def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
         check_id(id, call.settings.limits.as_limits())
     with call.client(remedy="run the command again") as client:
         sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
+        if targets.from_file is not None:
+            return _sweep_file(sweep, targets, bulk)
         if not ids:
-            return _sweep_matches(sweep, targets, bulk.asks)
+            return _sweep_matches(sweep, targets, bulk)
         if len(ids) > 1:
             sweep.counted = Counter({None: len(ids)})
             return sweep.run([ids])
@@ -108,12 +122,34 @@ def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
         if answer.value in _FAILURES:
             exit, what = _FAILURES[answer.value]
             words = _DEAD_WORDS if bulk.is_of_dead else _PENDING_WORDS
-            raise Failure(exit, answer.value, ids[0], words.get(answer.value, what))
+            notes = "; ".join(getattr(answer, "notes", ()))
+            raise Failure(exit, answer.value, ids[0], notes or words.get(answer.value, what))
         _show(call, ids, [answer])
+        for note in getattr(answer, "notes", ()):
+            call.note(note)
         return Exit.DONE
 
 
-def _sweep_matches(sweep: Sweep, targets: Targets, asks: str) -> int:
+def _sweep_file(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:
+    """Apply the verb to the messages that a file names, page by page; the exit code."""
+    from delaybridge.carry.receipts import named_in
+
+    call = sweep.call
+    if targets.dry_run:
+        sweep.verb = partial(sweep.verb, dry_run=True)
+        call.note("dry run: nothing is changed")
+    elif bulk.row().is_destructive:
+        call.confirm(f"{bulk.asks} the messages that are named in the file", yes=targets.yes)
+    buckets = sweep.client.run(lambda calls: calls.open())
+    lines = targets.from_file or ()
+    pages = named_in(lines, call.settings.limits.as_limits(), len(buckets))
+    try:
+        return sweep.run(pages, quiet=call.output.is_watched)
+    finally:
+        sweep.show_summary()
+
+
+def _sweep_matches(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:
     """Count the messages that match the filters, ask, and apply the verb; the exit code.
 
     Counts only if the number is needed: to ask, to spread the messages, or for --dry-run.
@@ -129,11 +165,9 @@ def _sweep_matches(sweep: Sweep, targets: Targets, asks: str) -> int:
         if targets.dry_run:
             data = {"matched": states.total(), **states}
             call.output.result(data, text.replace("messages", "messages match", 1))
-            if damage is not None:
-                raise damage
-            return Exit.DONE
+            return sweep.foretell(selection, bulk, damage)
         if states:
-            call.confirm(f"{asks} {text}", yes=targets.yes, flag=targets.confirmed_by)
+            call.confirm(f"{bulk.asks} {text}", yes=targets.yes, flag=targets.confirmed_by)
     try:
         code = sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
     finally:
@@ -178,6 +212,7 @@ class Sweep:
     answers: Counter[str] = field(default_factory=Counter)
     damage: StoreDamaged | None = None
     _spreading: Spreading | None = None
+    notes: Notes = field(default_factory=Notes)
 
     @property
     def changed(self) -> int:
@@ -194,6 +229,17 @@ class Sweep:
         except StoreDamaged as exc:
             return by_state, exc
         return by_state, None
+
+    def foretell(self, selection: Selection, bulk: BulkVerb, damage: StoreDamaged | None) -> int:
+        """Show on stderr what the answers would be, if that depends on more than the state."""
+        if damage is not None:
+            raise damage
+        if not bulk.has_notes:
+            return Exit.DONE
+        self.verb = partial(self.verb, dry_run=True)
+        code = self.run(self.client.select(selection), quiet=True)
+        self.show_summary()
+        return code
 
     def run(self, pages: Iterable[Sequence[Named]], *, quiet: bool = False) -> int:
         """Apply the verb to all pages; the exit code. An interruption undoes nothing.
@@ -225,8 +271,10 @@ class Sweep:
             self.damage = self.damage or exc
             return
         self.answers.update(answer.value for answer in answers)
+        ids = [one if isinstance(one, str) else one.id for one in some]
+        self.notes.add_answers(ids, answers)
         if not quiet:
-            _show(self.call, [one if isinstance(one, str) else one.id for one in some], answers)
+            _show(self.call, ids, answers)
 
     def _spread(self, some: Sequence[Named]) -> dict[str, list[int]]:
         """Spread the messages evenly over the span, in their order, bucket by bucket."""
@@ -239,8 +287,12 @@ class Sweep:
         """Print on stderr how often each answer was given."""
         output, matched = self.call.output, self.answers.total()
         if output.json:
-            output.error_line(json.dumps({"summary": {"matched": matched, **self.answers}}))
+            notes = {"notes": found} if (found := self.notes.lines()) else {}
+            summary = {"matched": matched, **self.answers, **notes}
+            output.error_line(json.dumps({"summary": summary}))
         else:
+            for note in self.notes.lines():
+                self.call.note(note)
             counts = [f"{n:,} {word}" for word, n in self.answers.most_common()]
             self.call.note(", ".join(counts) or "no message matches")
 

@@ -7,13 +7,11 @@ import signal
 from contextlib import closing
 from typing import Any
 
-import click
-
 from delaybridge.errors import ConfigError
 from delaybridge.foreign.carrying import Carrying, DestinationCount
 from delaybridge.foreign.source import SYSTEMS, SourceError
 from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, Failure, refused
-from delaybridge.operate.terminal.grammar import Command, option, options, pass_call
+from delaybridge.operate.terminal.grammar import option, options
 from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.progress import progress
@@ -32,27 +30,12 @@ foreign_options = options(
 )
 
 
-@click.command("import", cls=Command)
-@click.argument("url")
-@foreign_options
-@option("--dry-run", "Only count what would be imported, and name what would not.", to="dry")
-@option("--yes", "Do not ask.")
-@pass_call
-def import_messages(call: Invocation, url: str, system: str | None, **given: Any) -> int:
-    """Import what another system holds for later.
-
-    Stop its producers and workers first. A message gets an id that is made of its id there: a
-    second import stores only what the first did not.
-    """
-    if system not in SYSTEMS:
-        raise refused("--from", f"missing, or not one of {_NAMES}")
-    return import_from(call, url, system, **given)
-
-
 def import_from(
     call: Invocation, url: str, system: str, *, removes: bool, dry: bool, yes: bool, **where: Any
 ) -> int:
     """Import what the system at a URL holds; the exit code."""
+    if system not in SYSTEMS:
+        raise refused("--from", f"got {system[:40]!r}; give one of {_NAMES}")
     _check(url, system, where["to"], removes)
     if removes and not dry:
         call.confirm(f"remove from {redact(url)} what is stored here", yes=yes)

@@ -10,7 +10,7 @@ import click
 import delaybridge
 from delaybridge.client.messages import DeadVerbs, MessageVerbs
 from delaybridge.operate.cli.messages.bulk import NOT_DEAD, BulkVerb, perform
-from delaybridge.operate.cli.messages.foreign import import_messages
+from delaybridge.operate.cli.messages.carrying import export, import_
 from delaybridge.operate.cli.messages.stored import page_of, show_message, show_page
 from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets, target_options
 from delaybridge.operate.cli.messages.verbs import add_plain_commands, bulk_command
@@ -112,7 +112,10 @@ _NOW = BulkVerb("reschedule_many", "publish", {"delay": "0s", "at": None})
 _NOW_ABOUT = "Make messages due now, or with --over from now on."
 message.add_command(bulk_command("publish-now", _NOW, _NOW_ABOUT, "moved"))
 add_plain_commands(message, "", MessageVerbs, by_hand=("move",))  # `reschedule --by`
-message.add_command(import_messages)
+
+
+message.add_command(export)
+message.add_command(import_)
 
 
 @click.group(cls=Group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +23,7 @@ class Targets:
     over: the ms to spread the messages over. everything: all messages in the default states,
     without a filter. confirmed_by: the option that stands for "yes". repeated: until nothing is
     left that can be changed. filters: fields of a
-    `Selection`; empty ones are not given. destination: the one among them.
+    `Selection`; empty ones are not given. destination: the one among them. from_file: names them.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Targets:
         default_states: tuple[str, ...] = PENDING_STATES,
         confirmed_by: str = "--yes",
         repeated: bool = False,
+        from_file: Iterable[bytes] | None = None,
         **filters: Any,
     ) -> None:
         chosen = {name: value for name, value in filters.items() if value}
@@ -44,7 +46,10 @@ class Targets:
         self.over_ms, self.confirmed_by, self.repeated = over or 0, confirmed_by, repeated
         self.destination: str | None = chosen.get("destination") or chosen.get("place")
         self._filters = {"states": default_states, **chosen}
-        if not ids and not chosen and not everything:
+        self.from_file = from_file
+        if from_file is not None and (ids or chosen or everything or key or over):
+            raise refused("--from-file", "given together with ids, --key, --over or a filter")
+        if not ids and not chosen and not everything and from_file is None:
             what = "missing; give ids, or choose messages: --destination, --id-prefix, ..."
             raise refused("ID", what)
         for given, flag in ((ids, "ID"), (key, "--key")):
@@ -63,7 +68,7 @@ class Targets:
 
 
 _EXCHANGE_HELP = "Only messages to this exchange, with any routing key, or to this topic."
-_EXCHANGE = option("--exchange [BROKER:]X", _EXCHANGE_HELP)
+EXCHANGE = option("--exchange [BROKER:]X", _EXCHANGE_HELP)
 _STATE_HELP = "Only messages in this state; once for each state. [default: all three]"
 _STATE_CHOICE = click.Choice(PENDING_STATES)
 _STATES = option("--state", _STATE_HELP, to="states", type=_STATE_CHOICE, multiple=True)
@@ -73,6 +78,10 @@ _OVER = option("--over", _OVER_HELP, type=grammar.DURATION)
 _DRY_HELP = "Change nothing: count the messages that match, or answer for each ID."
 _DRY_RUN = option("--dry-run", _DRY_HELP)
 _YES = option("--yes", "Do not ask.")
+_FROM_FILE_HELP = (
+    "The messages named in a file, or in stdin, `-`: by ids, or by an import's receipt."
+)
+_FROM_FILE = option("--from-file FILE", _FROM_FILE_HELP, type=click.File("rb"))
 
 
 def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
@@ -81,13 +90,14 @@ def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
         click.argument("ids", nargs=-1, metavar="[ID...]"),
         grammar.key_option,
         grammar.destination_option,
-        _EXCHANGE,
+        EXCHANGE,
         _ALL if dead else _STATES,
         grammar.reason_option,
         grammar.id_prefix_option,
         grammar.record_options,
         grammar.due_options,
         *([_OVER] if over else []),
+        _FROM_FILE,
         _DRY_RUN,
         _YES,
     )

@@ -22,13 +22,21 @@ from delaybridge.operate.terminal.grammar import Command, Decorator, option, opt
 from delaybridge.operate.terminal.invocation import Invocation
 
 _MANY = "_many"
-_COMMON = ("messages", "key", "spread_ms", "dry_run")  # arguments that `target_options` has
+_COMMON = (
+    "messages",
+    "key",
+    "spread_ms",
+    "dry_run",
+    "bound_for",
+)  # arguments that `target_options` has
 _TTL_HELP = "How long after its due time it is still worth delivering."
 _KNOWN: dict[str, Decorator] = {
     "delay": grammar.in_option,
     "at": grammar.at_option,
     "by_ms": grammar.by_option,
     "ttl": option("--ttl DURATION", _TTL_HELP),
+    "to": option("--to D", "The new destination, perhaps at a broker of another kind."),
+    "kick": option("--kick", "Bring them back as well, due now; else they stay dead."),
 }
 _HELP = """{}
 
@@ -49,6 +57,8 @@ def bulk_command(name: str, bulk: BulkVerb, about: str, done: str, more: str = "
             if value is None and parameters[name].default is inspect.Parameter.empty:
                 raise refused(f"--{name}", "missing; give it")
         targets = Targets(**given, default_states=tuple(map(str, bulk.row().states)))
+        if "bound_for" in parameters:  # it is looked at once more when the message is changed
+            fields["bound_for"] = targets.destination
         return perform(call, targets, bulk._replace(fields={**bulk.fields, **fields}))
 
     run.__doc__ = _HELP.format(about, done, more and f" {more}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.notes import Notes
 from delaybridge.client.spreading import Spreading
 from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Scope
@@ -154,7 +155,9 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
     else:
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
-        selection = await _selection(wanted.filter or Filter(), TABLE[name].states, call)
+        chosen = wanted.filter or Filter()
+        selection = await _selection(chosen, TABLE[name].states, call)
+        verb = partial(verb, **_bound_for(given, chosen))
         counted = Counter()
         if wanted.dry_run or over_ms:
             by_state = await _count(call, selection, counted)
@@ -162,7 +165,14 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
             return Reply(Matched(by_state.total(), by_state))
         pages = call.patient.select(selection)
     do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
-    return Reply(await jobs.begin(call, word, jobs.applied(pages, do)), 202)
+    notes = Notes()
+    return Reply(await jobs.begin(call, word, jobs.applied(pages, do, notes), notes), 202)
+
+
+def _bound_for(given: Mapping[str, Any], chosen: Filter) -> dict[str, Any]:
+    """The place of the filter, at which the verb looks once more when it changes a message."""
+    named = given.get("bound_for") or chosen.destination
+    return {"bound_for": named} if "bound_for" in given else {}
 
 
 def _over_ms(wanted: Bulk) -> int:
@@ -184,7 +194,10 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
     for at in range(0, len(ids), jobs.BATCH_MESSAGES):
         some = ids[at : at + jobs.BATCH_MESSAGES]
         answers = await verb(some, dry_run=True)
-        found += [ChangedMessage(id, one.value) for id, one in zip(some, answers, strict=True)]
+        found += [
+            ChangedMessage(id, one.value, [*getattr(one, "notes", ())])
+            for id, one in zip(some, answers, strict=True)
+        ]
     return found
 
 

@@ -19,7 +19,12 @@ from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 
-_TYPES = {"Delay": str | None, "At": str | None, "str": str, "int": int, "bool": bool}
+_TYPES = {
+    **dict.fromkeys(("Delay", "At", "str | None"), str | None),
+    "str": str,
+    "int": int,
+    "bool": bool,
+}
 _OWN = {
     "cancel": (
         "DELETE /v1/messages/{id}",
@@ -93,6 +98,7 @@ def body_of(row: Verb[..., Any], name: str, base: type[msgspec.Struct] | None = 
 
 def changed(row: Verb[..., Any], id: str, answer: Answer) -> ChangedMessage:
     """The answer to a change; Problem if nothing was changed."""
+    answer, notes = Answer(answer), [*getattr(answer, "notes", ())]
     if answer is Answer.UNKNOWN:
         raise unknown(row, id)
     if answer is Answer.DEAD:
@@ -102,7 +108,10 @@ def changed(row: Verb[..., Any], id: str, answer: Answer) -> ChangedMessage:
     if answer is Answer.UNREADABLE:
         what = "its record cannot be read; look at it, then discard it"
         raise Problem(409, answer.value, what, "$.id")
-    return ChangedMessage(id, answer.value)
+    if answer in (Answer.REFUSED, Answer.CHANGED):
+        what = notes[0] if notes else "others changed it, or it goes elsewhere; it stays as it is"
+        raise Problem(409, answer.value, what, "$.id")
+    return ChangedMessage(id, answer.value, notes)
 
 
 def unknown(row: Verb[..., Any], id: str) -> Problem:

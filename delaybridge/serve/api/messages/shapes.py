@@ -139,10 +139,11 @@ class ScheduledMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ChangedMessage(msgspec.Struct, omit_defaults=True):
-    """The answer to a change of one message: the words of the library."""
+    """The answer to a change of one message: the words of the library. notes: what is left out."""
 
     id: str
     result: str
+    notes: list[str] = []
 
 
 class StoredMessage(msgspec.Struct, omit_defaults=True):

@@ -1,0 +1,102 @@
+"""Receipts of an import: which messages are stored now, to be cancelled where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import IO, Annotated
+
+import msgspec
+
+from delaybridge.accept.accept import check_id
+from delaybridge.carry.line import Line
+from delaybridge.errors import MessageError
+from delaybridge.message import Limits, State
+from delaybridge.store.messages.changes import Named
+from delaybridge.store.messages.selection import PAGE_MESSAGES, Selected
+from delaybridge.store.protocol.verbs import bucket_of
+
+
+class ImportReceipt(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A line that is stored: its number, `created` or `duplicate`, and what names the message.
+
+    version: which state of it was exported; it is cancelled at its source only if it still has it.
+    """
+
+    line: Annotated[int, msgspec.Meta(ge=1, le=2**36)]
+    id: str
+    answer: str
+    key: str | None = None
+    key_base64: bytes | None = None
+    version: str = ""
+
+    def named(self, buckets: int) -> Selected:
+        """The message, where there is this number of buckets. ValueError: the version is wrong."""
+        key = self.id.encode() if self.key is None else self.key.encode()
+        number = bucket_of(key if self.key_base64 is None else self.key_base64, buckets)
+        return Selected(self.id, number, State.DELAYED, None, bytes.fromhex(self.version))
+
+
+encode_receipt = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(ImportReceipt)
+
+
+def receipt_of(number: int, line: Line, answer: str) -> ImportReceipt:
+    """The receipt of a line that is stored."""
+    return ImportReceipt(number, line.id, answer, line.key, line.key_base64, line.version)
+
+
+def read_receipts(texts: Iterable[bytes]) -> Iterator[ImportReceipt | str]:
+    """Receipts, and ids that stand on lines of their own. MessageError names the wrong line."""
+    for number, text in enumerate(texts, 1):
+        if not (text := text.strip()):
+            continue
+        try:
+            yield _decoder.decode(text) if text.startswith(b"{") else text.decode()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+            raise MessageError("bad_line", f"line {number}", str(exc)) from None
+
+
+class StoredLines:
+    """The lines that a receipt has: a bit for each, as there may be millions.
+
+    last, id: the number of the last one that was noted, and its message's id.
+    """
+
+    def __init__(self) -> None:
+        self._bits, self.last, self.id = bytearray(), 0, ""
+
+    def read(self, kept: IO[bytes]) -> None:
+        """Read a receipt. A line that a crash has cut short is removed, if it can be written."""
+        kept.seek(0)
+        end = 0
+        for text in kept:
+            if not text.endswith(b"\n"):
+                if kept.writable():
+                    kept.truncate(end)
+                return
+            end += len(text)
+            for receipt in read_receipts([text]):
+                if isinstance(receipt, ImportReceipt):
+                    self._add(receipt)
+
+    def _add(self, receipt: ImportReceipt) -> None:
+        byte, bit = divmod(receipt.line, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 2**16 - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+        self.last, self.id = receipt.line, receipt.id
+
+    def __contains__(self, number: int) -> bool:
+        byte, bit = divmod(number, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+
+def named_in(texts: Iterable[bytes], limits: Limits, buckets: int) -> Iterator[list[Named]]:
+    """The messages that these lines name, by pages; a page is whole before it is handed out.
+
+    MessageError names the wrong line; what was named on the pages before it is done by then.
+    """
+    found = read_receipts(texts)
+    while some := list(islice(found, PAGE_MESSAGES)):
+        yield [check_id(e, limits) if isinstance(e, str) else e.named(buckets) for e in some]

@@ -1,0 +1,318 @@
+"""`message export` and `message import`: messages as lines of JSON, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+import delaybridge
+from delaybridge.errors import StoreDamaged
+from delaybridge.operate.cli.messages.foreign import foreign_options, import_from
+from delaybridge.operate.cli.messages.lines import read_lines
+from delaybridge.operate.cli.messages.scheduling import stdin_bytes
+from delaybridge.operate.cli.messages.targets import EXCHANGE, PENDING_STATES
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, refused
+from delaybridge.operate.terminal.grammar import Command, option, pass_call
+from delaybridge.operate.terminal.interrupts import interrupts
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.progress import progress, size_of
+from delaybridge.operate.views.described import moment
+
+if TYPE_CHECKING:
+    from delaybridge import Selection
+    from delaybridge.carry.exporting import MessageExport
+    from delaybridge.carry.importing import Import, ImportedLine
+    from delaybridge.carry.line import BadLine, Line
+    from delaybridge.carry.receipts import StoredLines
+
+_GZIP = b"\x1f\x8b"
+_STATES_HELP = "Only messages in this state; once for each state. [default: all four]"
+_STATES = option(
+    "--state", _STATES_HELP, to="states", multiple=True,
+    type=click.Choice([*PENDING_STATES, "dead"]),
+)  # fmt: skip
+
+
+@click.command("export", cls=Command)
+@grammar.destination_option
+@EXCHANGE
+@_STATES
+@grammar.reason_option
+@grammar.id_prefix_option
+@grammar.record_options
+@grammar.due_options
+@option("-o --output FILE", "Write them to this file, compressed if it ends in .gz.")
+@option("--dry-run", "Only count them.")
+@pass_call
+def export(
+    call: Invocation, states: tuple[str, ...], output: str | None, dry_run: bool, **filters: Any
+) -> int:
+    """Write messages as lines of JSON, with their bodies; nothing is changed.
+
+    Without filters all messages of the namespace. Each is written as it is at one moment; one that
+    is there throughout is written once, wherever it moves meanwhile. What is in flight is written,
+    too; `message import` leaves it out.
+    """
+    from delaybridge.carry.exporting import ALL_STATES, MessageExport, whole
+    from delaybridge.store.messages.selection import Selection
+
+    chosen = {name: value for name, value in filters.items() if value}
+    wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
+    selection = whole(Selection(states=wanted, **chosen))
+    run = MessageExport(wanted, lambda bad: _tell(call, bad))
+    with call.client(reads=True) as client:
+        if selection.destination is not None:
+            client.destinations(selection.destination)  # MessageError if there can be no such one
+        try:
+            if dry_run:
+                for page in client.select(selection):
+                    run.counts.update(one.state.value for one in page)
+            else:
+                _write_all(call, client, selection, run, output)
+        finally:
+            _show_counts(call, run.counts)
+    return Exit.PARTLY if run.counts["bad"] else Exit.DONE
+
+
+def _write_all(
+    call: Invocation,
+    client: delaybridge.Client,
+    selection: Selection,
+    run: MessageExport,
+    output: str | None,
+) -> None:
+    """StoreDamaged: in one bucket; all others are written."""
+    from delaybridge.carry.exporting import portions
+
+    damage, has_bar = None, output is not None and not call.output.json
+    with (
+        _written(output) as write,
+        interrupts(signal.SIGINT) as check,
+        progress(None, wanted=has_bar, label="export") as advance,
+    ):
+        try:
+            for some in (some for page in client.select(selection) for some in portions(page)):
+                write(client.run(lambda calls, some=some: run.read(calls, some)))  # type: ignore[misc]
+                advance(len(some))
+                check()
+        except StoreDamaged as exc:
+            damage = exc
+    if damage is not None:
+        raise damage
+
+
+@contextmanager
+def _written(output: str | None) -> Iterator[Callable[[bytes], Any]]:
+    """What writes to a file, which appears when all is written; without a name to stdout."""
+    if output is None:
+        yield sys.stdout.buffer.write
+        return
+    part = Path(f"{output}.part")
+    try:
+        with gzip.open(part, "wb", 6) if output.endswith(".gz") else part.open("wb") as stream:
+            yield stream.write
+        os.replace(part, output)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@click.command("import", cls=Command)
+@click.argument("file", metavar="FILE | - | URL")
+@option("--receipt FILE", "Note there what is stored; lines that it has already are skipped.")
+@option("--in-flight", "Also what was in flight, and may have been delivered since.")
+@option("--strict", "Stop at the first line that cannot be stored.")
+@foreign_options
+@option("--dry-run", "Store nothing: tell what would be stored, and what would not.")
+@option("--yes", "Do not ask.")
+@pass_call
+def import_(
+    call: Invocation,
+    file: str,
+    receipt: str | None,
+    in_flight: bool,
+    strict: bool,
+    dry_run: bool,
+    yes: bool,
+    system: str | None,
+    **where: Any,
+) -> int:
+    """Store messages from lines of JSON, as `message export` writes them; also compressed.
+
+    Ids, keys, due times, attempts and deaths are kept. Imported again, a line is a duplicate while
+    its message is pending or dead. Lines that cannot be stored are told, and hinder no others.
+    `message cancel --from-file RECEIPT` then removes at the source what is stored here.
+
+    With --from: what another system, at the URL, holds for later. Stop its producers and workers
+    first. A message gets an id that is made of its id there, so it is stored once.
+    """
+    if system is not None:
+        if receipt is not None or in_flight or strict:
+            raise refused(
+                "--from", "given with an option of files: --receipt, --in-flight, --strict"
+            )
+        return import_from(call, file, system, dry=dry_run, yes=yes, **where)
+    if any(where.values()):
+        raise refused("--from", "missing: say which system the URL is of")
+    return _import_file(call, file, receipt, in_flight=in_flight, strict=strict, dry_run=dry_run)
+
+
+def _import_file(
+    call: Invocation,
+    file: str,
+    receipt: str | None,
+    *,
+    in_flight: bool,
+    strict: bool,
+    dry_run: bool,
+) -> int:
+    from delaybridge.carry.importing import Import
+
+    limits = call.settings.limits.as_limits()
+    with ExitStack() as stack:
+        client = stack.enter_context(call.client(remedy="import it again"))
+        stream, size = stack.enter_context(_opened(call, file))
+        has_bar = file != "-" and not call.output.json
+        advance = stack.enter_context(progress(size, wanted=has_bar, label="import", in_bytes=True))
+        run = Import(
+            client.kinds, limits, tell=lambda bad: _tell(call, bad), takes_in_flight=in_flight,
+            is_strict=strict, dry=dry_run,
+        )  # fmt: skip
+        known, note = stack.enter_context(_noted(receipt, dry_run=dry_run))
+        limit = 8 * limits.body_bytes + 2**20
+        lines = _lines(stream, limit, known, run.counts, advance)
+        return import_lines(call, client, run, lines, note)
+
+
+def import_lines(
+    call: Invocation,
+    client: delaybridge.Client,
+    run: Import,
+    lines: Iterable[tuple[int, Line | BadLine]],
+    stored: Callable[[Sequence[ImportedLine]], object],
+) -> int:
+    """Import these lines, and show what became of them; the exit code.
+
+    stored: called after each batch, with the lines that are stored, before further lines are read.
+    """
+    with interrupts(signal.SIGINT) as check:
+        try:
+            for batch in run.batches(lines):
+                stored(client.run(lambda calls, batch=batch: run.store(calls, batch)))  # type: ignore[misc]
+                check()
+        except KeyboardInterrupt:
+            return INTERRUPTED.show(as_json=call.output.json)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+            what = f"cut short or damaged after line {run.number}: {exc}; what is before is stored"
+            raise refused("FILE", what, "bad_line") from None
+        finally:
+            if run.dry:
+                _show_bound(call, run)
+            _show_counts(call, run.counts)
+    if not run.left_out:
+        return Exit.DONE
+    return Exit.PARTLY if run.counts["created"] + run.counts["duplicate"] else Exit.REFUSED
+
+
+@contextmanager
+def _opened(call: Invocation, file: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """The lines of a file or of stdin, compressed or not; how many bytes they have, if known."""
+    with ExitStack() as stack:
+        if file == "-":
+            stdin: Any = stdin_bytes(call, "one message per line")
+            stream = io.BufferedReader(stdin)
+            stack.callback(stream.detach)  # it stays open
+        else:
+            stream = stack.enter_context(Path(file).open("rb"))
+        if stream.peek(2)[:2] == _GZIP:
+            yield cast(IO[bytes], stack.enter_context(gzip.open(stream))), None
+        else:
+            yield stream, size_of(stream)
+
+
+@contextmanager
+def _noted(
+    receipt: str | None, *, dry_run: bool
+) -> Iterator[tuple[StoredLines, Callable[[Sequence[ImportedLine]], object]]]:
+    """The lines that a receipt has, and what adds further ones to it."""
+    from delaybridge.carry.receipts import StoredLines, encode_receipt, receipt_of
+
+    known = StoredLines()
+    if receipt is None or (dry_run and not Path(receipt).exists()):
+        yield known, lambda _: None
+        return
+    with Path(receipt).open("rb" if dry_run else "a+b") as kept:
+        known.read(cast(IO[bytes], kept))
+
+        def note(stored: Sequence[ImportedLine]) -> None:
+            if not dry_run:
+                kept.write(b"".join(encode_receipt(receipt_of(*e)) + b"\n" for e in stored))
+                kept.flush()
+
+        yield known, note
+
+
+def _lines(
+    stream: IO[bytes],
+    limit: int,
+    known: StoredLines,
+    counts: Counter[str],
+    advance: Callable[[int], None],
+) -> Iterator[tuple[int, Line | BadLine]]:
+    """The lines with their numbers, without those that a receipt has."""
+    from delaybridge.carry.line import BadLine, read_line
+
+    for text in read_lines(stream, limit):
+        if text is None:
+            continue
+        advance(text.size)
+        counts["skipped"] += text.number in known
+        if text.number in known and text.number != known.last:
+            continue
+        place = f"line {text.number}"
+        line = BadLine(place, "line", f"longer than {limit:,} bytes")
+        found = line if text.body is None else read_line(text.body, place)
+        if text.number not in known:
+            yield text.number, found
+        elif getattr(found, "id", None) != known.id:
+            what = f"it is of another file: there line {known.last} is {known.id[:80]!r}"
+            raise refused("--receipt", what)
+
+
+def _tell(call: Invocation, bad: BadLine) -> None:
+    if call.output.json:
+        call.output.error_line(json.dumps({"left_out": bad._asdict()}))
+    else:
+        call.output.error_line(str(bad))
+
+
+def _show_bound(call: Invocation, run: Import) -> None:
+    """Print what would be stored, by destination."""
+    rows = [
+        (
+            {"destination": to, **each._asdict()},
+            f"{to}  {each.messages:,}  due {moment(each.first_ms)} to {moment(each.last_ms)}",
+        )
+        for to, each in run.bound.items()
+    ]
+    call.output.results(iter(rows))
+
+
+def _show_counts(call: Invocation, counts: Counter[str]) -> None:
+    found = {word: n for word, n in counts.items() if n}
+    if call.output.json:
+        call.output.error_line(json.dumps({"summary": found}))
+    else:
+        call.note(", ".join(f"{n:,} {word}" for word, n in found.items()) or "no message")
