@@ -22,7 +22,7 @@
 -- returns  {-1} if the bucket has another birth id; else the ids that another message has here: these
 --          messages are to be put back
 -- cost     O(log n) per message, and their size
-local DUE, PARKED, DEAD, CALL, DELIVERED, SOURCE = 1, 2, 3, 4, 5, 6
+local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE = 1, 2, 3, 4, 5, 6
 local KNOWN = 1 -- the answer noted in `calls`, beside the time
 local from = ARGV[4]
 local marks = redis.call('HMGET', KEYS[7], 'birth', 'look', 'landed:' .. from, 'refused:' .. from)
@@ -65,10 +65,10 @@ local function message(id, kind, score, entry)
     redis.call('HSET', KEYS[2], id, record)
   end
   local number = string.format('%.17g', score)
-  if kind == DUE then
+  if kind == AS_DUE then
     redis.call('ZADD', KEYS[1], number, id)
     first_due = math.min(first_due, score)
-  elseif kind == PARKED then
+  elseif kind == AS_PARKED then
     redis.call('ZADD', KEYS[4], number, id)
   else
     bare = bare + (record == '' and redis.call('ZADD', KEYS[5], number, id) or 0)
@@ -86,13 +86,13 @@ end
 for i = 9, #ARGV, 2 do
   local id, entry = ARGV[i], ARGV[i + 1]
   local kind, score = struct.unpack('>Bd', entry)
-  if kind <= DEAD then
+  if kind <= AS_DEAD then
     message(id, kind, score, entry)
-  elseif kind == CALL then
+  elseif kind == AS_CALL then
     redis.call('ZADD', KEYS[8], string.format('%.17g', score), id)
-  elseif kind == DELIVERED then
+  elseif kind == AS_DELIVERED then
     redis.call('ZADD', KEYS[10], 'GT', string.format('%.17g', score), id)
-  elseif kind == SOURCE then
+  elseif kind == AS_SOURCE then
     local mine = tonumber(redis.call('HGET', KEYS[9], id) or '')
     redis.call('HSET', KEYS[9], id, string.format('%.0f', math.max(mine or score, score)))
   else

@@ -29,7 +29,7 @@
 -- score: what is due before is claimed. Until the page is forgotten it is given again, whoever asks.
 local LATER, STAY_MS, NEVER = 'moved\0', 10000, '9007199254740991'
 local ORPHANED = 4503599627370496 -- 2^52: from there on orphans, parked for the operator
-local DUE, PARKED, DEAD, CALL, DELIVERED, SOURCE, COUNT = 1, 2, 3, 4, 5, 6, 7
+local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE, AS_COUNT = 1, 2, 3, 4, 5, 6, 7
 local COUNTS = {'scheduled', 'cancelled', 'rescheduled', 'kicked', 'dropped', 'orphans_due',
   'orphans_dead', 'orphans_parked', 'orphans_bare', 'orphans_other'}
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'phase', 'cut', 'bare')
@@ -94,11 +94,11 @@ local function take(ids, scores, kind)
   local gone, bare = {}, 0
   for i, id in ipairs(ids) do
     local record = redis.call('HGET', KEYS[2], id)
-    local reason = kind == DEAD and redis.call('HGET', KEYS[7], id) or ''
-    local of = kind ~= PARKED and kind or scores[i] >= ORPHANED and PARKED or DUE
-    bare = bare + (kind == DEAD and not record and 1 or 0)
-    if not record and kind ~= DEAD then
-      of, scores[i], reason = DEAD, now, 'payload_missing'
+    local reason = kind == AS_DEAD and redis.call('HGET', KEYS[7], id) or ''
+    local of = kind ~= AS_PARKED and kind or scores[i] >= ORPHANED and AS_PARKED or AS_DUE
+    bare = bare + (kind == AS_DEAD and not record and 1 or 0)
+    if not record and kind ~= AS_DEAD then
+      of, scores[i], reason = AS_DEAD, now, 'payload_missing'
     end
     local tried = redis.call('HMGET', KEYS[4], id, id .. '\0')
     entry(id, of, scores[i], record or '', tried[1] or '', tried[2] or '', reason)
@@ -129,15 +129,15 @@ end
 local text = string.format('%.17g', cut)
 redis.call('HSET', KEYS[8], 'cut', text)
 if #ids > 0 then
-  take(ids, scores, DUE)
+  take(ids, scores, AS_DUE)
   return lifted(phase == 1 and text or '', phase)
 elseif now < cut then
   return {1, '', math.ceil(cut - now)}
 end
 
 -- The cut is over: nothing is created here. What is left is overdue; earlier ones may be in flight.
-for _, kind in ipairs({DUE, PARKED}) do
-  local found = kind == DUE
+for _, kind in ipairs({AS_DUE, AS_PARKED}) do
+  local found = kind == AS_DUE
     and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, limit + 100)
     or redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, limit + 100)
   ids, scores = chosen(found)
@@ -156,14 +156,14 @@ end
 ids, scores = chosen(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', '+inf', 'WITHSCORES',
   'LIMIT', 0, limit + 100))
 if #ids > 0 then
-  take(ids, scores, DEAD)
+  take(ids, scores, AS_DEAD)
   return lifted('', phase)
 elseif redis.call('HLEN', KEYS[2]) > 0 or phase == 3 then
   return {phase == 3 and redis.call('HLEN', KEYS[2]) == 0 and 3 or 2, '', STAY_MS}
 end
 local found = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
 for i = 1, #found, 2 do
-  entry(found[i], DELIVERED, tonumber(found[i + 1]), '', '', '', '')
+  entry(found[i], AS_DELIVERED, tonumber(found[i + 1]), '', '', '', '')
   redis.call('ZREM', KEYS[11], found[i])
 end
 if #found > 0 then
@@ -172,7 +172,7 @@ end
 found = redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', '(' .. NEVER, 'WITHSCORES', 'LIMIT', 0, 1000)
 for i = 1, #found, 2 do
   if string.sub(found[i], 1, 6) ~= 'stays\0' then
-    entry(found[i], CALL, tonumber(found[i + 1]), '', '', '', '')
+    entry(found[i], AS_CALL, tonumber(found[i + 1]), '', '', '', '')
   end
   redis.call('ZREM', KEYS[9], found[i])
 end
@@ -181,7 +181,7 @@ if #found > 0 then
 end
 found = redis.call('HSCAN', KEYS[10], '0', 'COUNT', 1000)[2]
 for i = 1, #found, 2 do
-  entry(found[i], SOURCE, tonumber(found[i + 1]) or 0, '', '', '', '')
+  entry(found[i], AS_SOURCE, tonumber(found[i + 1]) or 0, '', '', '', '')
   redis.call('HDEL', KEYS[10], found[i])
 end
 if #found > 0 then
@@ -189,7 +189,7 @@ if #found > 0 then
 end
 for i, value in ipairs(redis.call('HMGET', KEYS[8], unpack(COUNTS))) do
   if value then
-    entry(COUNTS[i], COUNT, tonumber(value), '', '', '', '')
+    entry(COUNTS[i], AS_COUNT, tonumber(value), '', '', '', '')
   end
 end
 return lifted('', 3)

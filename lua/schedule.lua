@@ -46,7 +46,7 @@
 --          a fired message is in flight, whatever the policy: the same call is to be made again; so is
 --          one whose record has vanished, while its owner has it, and a gathered one that is due;
 --          instead of a message that a consumer of a pull topic has, the new one is created;
---          20, elsewhere: the bucket gives its messages to others, and the call is to be made there;
+--          30, elsewhere: the bucket gives its messages to others, and the call is to be made there;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not;
 --          if they are to be named a list comes last: for each answer replaced the stamp of the call
@@ -57,7 +57,7 @@
 --          or its message goes elsewhere
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
-local FOREIGN, KEPT, BEGUN, ELSEWHERE = 14, 18, 19, 20 -- begun: in `calls`, of gathered messages
+local FOREIGN, KEPT, BEGUN, ELSEWHERE = 14, 18, 19, 30 -- begun: in `calls`, of gathered messages
 local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 5 -- policies

@@ -15,7 +15,7 @@ from delaybridge.message import decode_record
 from delaybridge.store.protocol.moves import target_of
 from delaybridge.store.protocol.verbs import Arg, RedisCommand
 
-ELSEWHERE, _UNKNOWN = 20, 0
+ELSEWHERE, _UNKNOWN = 30, 0
 _FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
 _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 4, 5, 4
 _STRANGER = [-1]
