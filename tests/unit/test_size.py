@@ -19,7 +19,7 @@ LOADS = [
     Demand(0, 0.001, 0),
     Demand(10_000_000, 2000, 500),
     Demand(10_000_000, 2000, 500, has_ledger=True, retention_s=0),
-    Demand(10**12, 10**9, 2**29, 1000, 255, 10**12, is_cluster=True, has_ledger=True),
+    Demand(10**11, 10**7, 2**29, 1000, 255, 10**11, is_cluster=True, has_ledger=True),
 ]
 LARGER: dict[str, Any] = {
     "pending": 10**9,
@@ -97,6 +97,13 @@ def test_a_rate() -> None:
     assert [per_second(text) for text in ("500", "2k/s", "120k/m", "36/h")] == [
         *(500, 2000, 2000, 0.01)
     ]
+
+
+def test_the_largest_load_fits_into_80_columns(run: Run) -> None:
+    most = "--pending 100G --rate 10M/s --body 100KiB --burst 100G --ledger --headers 1000"
+    printed = run("size", *most.split(), "--cluster", "--id-bytes", "255").out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "use several" in printed
 
 
 def test_the_page_shows_what_is_printed(run: Run) -> None:

@@ -35,12 +35,12 @@ def _within(low: int, high: int, text: str, flag: str) -> int:
 
 def _rate(text: str, flag: str) -> float:
     found = per_second(text, flag)
-    if not 0 < found <= 10**9:
-        raise refused(flag, f"got {text[:80]!r}; allowed: above 0, up to 1,000,000,000/s")
+    if not 0 < found <= 10**7:
+        raise refused(flag, f"got {text[:80]!r}; allowed: above 0, up to 10,000,000/s")
     return found
 
 
-_MESSAGES = _number("N", 0, 10**12)
+_MESSAGES = _number("N", 0, 10**11)
 
 
 @click.command("size", cls=Command)
@@ -72,7 +72,8 @@ def size(call: Invocation, retention_ms: int | None, **given: Any) -> None:
         return
     labels = TABLES["needs"]
     call.output.table(found, lambda name: {"WHAT": labels[name], **_cells(name, found[name])})
-    call.output.line("\n".join(["", *_notes(load, found["redis_masters"]["about"])]))
+    about = {name: need["about"] for name, need in found.items()}
+    call.output.line("\n".join(["", *_notes(load, about)]))
 
 
 def _cells(name: str, need: Mapping[str, float]) -> dict[str, str]:
@@ -93,10 +94,12 @@ def _written(name: str, number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _notes(load: Demand, masters: float) -> Iterator[str]:
+def _notes(load: Demand, about: Mapping[str, float]) -> Iterator[str]:
     """What a table cannot say."""
     yield f"A message waits {roughly(round(load.pending / load.rate * 1000))} on average."
-    if masters > 1:
+    if max(about["redis_masters"], about["worker_processes"]) > about["buckets"]:
+        yield "That is more than the buckets of one namespace can be spread over: use several."
+    if about["redis_masters"] > 1:
         yield "More than one master is a Redis Cluster: redis+cluster://HOST:PORT,..."
     yield "Each master needs a replica on a host as large, each worker process a core."
     if load.has_ledger:
