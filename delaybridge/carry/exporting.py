@@ -38,8 +38,8 @@ class MessageExport:
 
     def read(self, calls: Calls, some: Sequence[Selected]) -> Steps[bytes]:
         """The lines of some messages, as one text."""
-        buckets = yield from calls.open()
-        rows = yield [buckets[one.bucket].get(one.id) for one in some]
+        yield from calls.open()
+        rows = yield [calls.bucket(one.bucket).get(one.id) for one in some]
         lines: list[bytes] = []
         for one, row in zip(some, rows, strict=True):
             if row is None or row.state not in self._states:

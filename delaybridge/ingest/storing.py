@@ -134,7 +134,7 @@ class EntryStore:
 
         Entries that are sent again each time, and are due soon, would be published each time.
         """
-        of = [b for b in self.calls.buckets if b.number in numbers or None in numbers]
+        of = [b for i, b in enumerate(self.calls.buckets) if i in numbers or None in numbers]
         while True:
             try:
                 await self._store.complete(confirmed(of))
@@ -167,7 +167,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     buckets = yield from calls.open()
     answers: list[Found] = [None] * len(entries)
     todo: Sequence[int] = range(len(entries))
-    if (yield from calls.quota.read_counts(buckets)):
+    if (yield from calls.quota.read_counts(calls.following.held())):
         todo = _check_quota(calls, entries, answers, buckets)
     todo = yield from _send(calls, entries, todo, answers)
     if todo:

@@ -75,7 +75,7 @@ class RunMaking:
         if not entries:
             return []
         yield from self.calls.open()
-        yield from self.calls.quota.read_counts(self.calls.buckets)  # asked in `_turn`
+        yield from self.calls.quota.read_counts(self.calls.following.held())  # asked in `_turn`
         changing = [entry for entry in entries if "was" in entry.fields]
         turns = [self._turn(e, now_ms) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
@@ -165,7 +165,7 @@ class RunMaking:
 
     def refuse_over_quota(self, messages: Sequence[Accepted]) -> Steps[None]:
         """Raise StoreFull if a quota has no room for the first of one definition's messages."""
-        if messages and (yield from self.calls.quota.read_counts(self.calls.buckets)):
+        if messages and (yield from self.calls.quota.read_counts(self.calls.following.held())):
             if (full := self.calls.quota.refusal(messages[0].payload)) is not None:
                 raise full
 
@@ -276,7 +276,7 @@ class RunMaking:
         definition, time = old.definition, self.calls.clock()
         if not sources or definition is None:  # its bucket is not known
             forget: list[RedisCommand[Any]] = [
-                plain("HDEL", each.key("sources"), *sources) for each in self.calls.buckets
+                plain("HDEL", each.key("sources"), *sources) for each in self.calls.following.held()
             ]
             yield forget if sources else []
             return {}, since_ms, progress.made

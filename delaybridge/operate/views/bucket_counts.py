@@ -97,14 +97,14 @@ def bucket_stats(
 
 def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps[list[BucketStats]]:
     """The same counts; a message is `unlisted` only if a second look finds it so, too."""
-    doubtful = [each.bucket for each in counts if each.unlisted]
+    doubtful = [at for at, each in enumerate(counts) if each.unlisted]
     if not doubtful:
         return [*counts]
-    looked = yield from grouped([repairs.listing(buckets[number]) for number in doubtful])
+    looked = yield from grouped([repairs.listing(buckets[at]) for at in doubtful])
     found = [*counts]
-    for number, sizes in zip(doubtful, looked, strict=True):
+    for at, sizes in zip(doubtful, looked, strict=True):
         again = repairs.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
-        found[number] = counts[number]._replace(unlisted=min(counts[number].unlisted, again))
+        found[at] = counts[at]._replace(unlisted=min(counts[at].unlisted, again))
     return found
 
 

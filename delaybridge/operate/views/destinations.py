@@ -149,7 +149,7 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
     """
     if only is not None:
         only = place_of(only, calls.kinds)
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     by_state = yield from tallied(buckets)
     fleet = [*registry.fleet(calls.namespace), rules.read(calls.namespace)]
     replies = yield Each([*fleet, calls.clock()])

@@ -71,7 +71,7 @@ def read_destinations_due(calls: Namespace, from_ms: int, to_ms: int) -> Steps[M
     to_ms: not included. Few messages are counted. Of many, the first ones of each eighth of the
     span are read in each bucket, and the rest is estimated.
     """
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     most = max(_LEAST_READ, _READ // (_PARTS * len(buckets)))
     ends = [from_ms + (to_ms - from_ms) * n // _PARTS for n in range(_PARTS + 1)]
     spans = [span for span in pairwise(ends) if span[0] < span[1]]

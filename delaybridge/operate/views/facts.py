@@ -83,7 +83,7 @@ class StoreFacts(NamedTuple):
 
 def read_facts(calls: Namespace) -> Steps[StoreFacts]:
     """Facts for a page; three round trips. What the Redis user may not ask is left out."""
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     nodes = list(calls.placement.nodes()) or [""]
     sections = (*_SECTIONS, *_TIMES)
     infos = yield Each(registry.info(s, at(node)) for node in nodes for s in sections)

@@ -19,6 +19,7 @@ from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.layout import Layout
 from delaybridge.store.protocol.replies import Tallied
 from delaybridge.store.protocol.verbs import (
     Each,
@@ -79,13 +80,16 @@ def read_gauges(
     birth, now_us, known = yield from _record(namespace, placement)
     if birth is None or isinstance(birth, StoreError):
         return Gauges(now_us, known)
-    buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
+    layout: Layout = birth[0]
+    buckets = [Bucket(namespace, number, birth[1]) for number in layout.numbers]
     # A server that was silent a moment ago is not waited for again: a scrape has little time.
     asked = [bucket for bucket in buckets if not placement.misses(bucket.key("due"))]
     asking = [bucket.holder() for bucket in asked], [_accepted(bucket) for bucket in asked]
     holders, accepted, probed = yield from grouped([*asking, probes(asked, placement)])
     silent = _silent(asked, holders, placement) | {b.number for b in buckets if b not in asked}
-    free = [bucket for bucket, holder in zip(asked, holders, strict=True) if holder is None]
+    kept = layout.next or layout.here  # the others may have given all away
+    pairs = zip(asked, holders, strict=True)
+    free = [bucket for bucket, holder in pairs if holder is None and bucket.number in kept]
     ours = [b for b in buckets if b.number in held and b.number not in silent]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
     alone = yield from _alone(namespace, free, kinds, now_us // 1000)
@@ -115,7 +119,7 @@ def _record(namespace: str, placement: Placement) -> Steps[tuple[Any, int, Mappi
     nodes = [node for node in placement.nodes() if not placement.misses(at(node))]
     asked = [registry.info("memory", at(node)) for node in nodes or [""]]
     clock = registry.store_time(keys.birth(namespace))
-    birth, now_us, *memory = yield Each([registry.read_birth(namespace), clock, *asked])
+    birth, now_us, *memory = yield Each([registry.read_layout(namespace), clock, *asked])
     if (error := store_wide_error([birth, now_us])) is not None:
         raise error
     return birth, now_us, _memory(memory)

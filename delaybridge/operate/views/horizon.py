@@ -89,7 +89,7 @@ def read_horizon(
     destination: also a broker or an exchange (`rabbitmq:orders`); then the numbers are
     estimated from a sample, unless few messages are pending. MessageError: too many cells.
     """
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     check_cells(span_ms, step_ms, len(buckets))
     now_ms = yield from calls.now_ms()
     starts = list(_starts(now_ms if from_ms is None else from_ms, span_ms, step_ms))
@@ -97,7 +97,7 @@ def read_horizon(
     retrying, _ = yield from retrying_of(buckets)
     found = found._replace(retrying=_of(calls, retrying, destination))
     if destination is not None:
-        found = yield from _estimated(calls, found, destination)
+        found = yield from _estimated(calls, buckets, found, destination)
         if not (found.messages or found.overdue or found.later):
             yield from check_broker(calls, destination)
         return found
@@ -115,7 +115,7 @@ def read_coming(calls: Namespace) -> Steps[Horizon]:
 
     It costs a few counts of each bucket: an autoscaler asks every few seconds, all day.
     """
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     now_ms = yield from calls.now_ms()
     return (yield from _counted(calls, buckets, [now_ms, *(now_ms + ms for ms in _COMING_MS)]))
 
@@ -146,9 +146,10 @@ def _counted(calls: Namespace, buckets: Sequence[Bucket], starts: list[int]) -> 
     )
 
 
-def _estimated(calls: Namespace, counted: Horizon, destination: str) -> Steps[Horizon]:
+def _estimated(
+    calls: Namespace, buckets: Sequence[Bucket], counted: Horizon, destination: str
+) -> Steps[Horizon]:
     """The share of a destination in each of the counts."""
-    buckets = calls.buckets
     most = max(_LEAST_SAMPLED, _SAMPLED // len(buckets))
     samples = yield Each(bucket.sample(most) for bucket in buckets)
     yield from calls.check(buckets, samples)

@@ -51,7 +51,7 @@ def read_page(
     conditions, or a last due time of others than delayed ones, a page may have fewer messages
     than `limit`, or none, and still a cursor: it ends when about 20,000 records were looked at.
     """
-    buckets: Sequence[Bucket] = yield from calls.open()
+    buckets: Sequence[Bucket] = yield from calls.every_bucket()
     unseen: list[Unseen] = []
     # Of each bucket more than its share, which is rarely too little: the rest follows then.
     each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)

@@ -122,7 +122,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
     the namespace's own keys nothing can be counted: StoreUnavailable.
     """
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     parts = [each for one in buckets for each in (count_commands(one), damage.commands(one))]
     found = yield from grouped([*parts, *_of_namespace(calls), probes(buckets, calls.placement)])
     *of_buckets, workers, ingests, fronts, lists, (made_for, *others), probed = found

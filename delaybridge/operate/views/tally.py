@@ -66,7 +66,7 @@ def count_by_destination(calls: Namespace) -> Steps[list[DestinationCounts]]:
     Of each state up to 2000 messages are read (64 of each bucket, if there are many buckets):
     if there are more, a destination that has very few may be missing.
     """
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     by_state = yield from tallied(buckets)
     for replies in by_state:
         yield from calls.check(buckets, replies)

@@ -20,7 +20,15 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, bucket_of, new_stamp, plain
+from delaybridge.store.protocol.verbs import (
+    Each,
+    SourceOffsets,
+    Steps,
+    bucket_of,
+    grouped,
+    new_stamp,
+    plain,
+)
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way
@@ -69,7 +77,7 @@ def once(calls: Calls, asked: Asked, most: int, answer: Callable[[Receipt], byte
         plain("HGETALL", key, parse=replies.read_mapping),
         plain("ZCARD", index, parse=int),
     ]
-    bucket = bucket_of(asked.message.shard_key, len(buckets))
+    bucket = buckets[bucket_of(asked.message.shard_key, len(buckets))].number
     began = b"record" not in known
     if began and count >= most and not (yield from _forget(calls, index, now_us)):
         what = f"serve.idempotency_keys: {count:,} keys are remembered, {most:,} at most"
@@ -140,7 +148,8 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
 
 def _check_quota(calls: Calls, payload: bytes) -> Steps[None]:
     """StoreFull if this record is over a limit."""
-    if (yield from calls.quota.read_counts((yield from calls.open()))):
+    yield from calls.open()
+    if (yield from calls.quota.read_counts(calls.following.held())):
         if (refusal := calls.quota.refusal(payload)) is not None:
             raise refusal
 
@@ -150,12 +159,19 @@ def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:
     span = ("-inf", now_us // 1000, "LIMIT", 0, 2 * _FORGOTTEN)
     (old,) = yield [plain("ZRANGEBYSCORE", index, *span)]
     places = [bytes(each).decode().partition(":") for each in old]
-    done = yield Each(
-        plain("HDEL", calls.buckets[int(number)].key("sources"), _source(token))
-        for token, _, number in places
+    done = yield from grouped(
+        [
+            [
+                plain("HDEL", calls.bucket(each).key("sources"), _source(token))
+                for each in calls.following.heirs(int(number))
+            ]
+            for token, _, number in places
+        ]
     )
     gone = [
-        each for each, reply in zip(old, done, strict=True) if not isinstance(reply, StoreError)
+        each
+        for each, some in zip(old, done, strict=True)
+        if not any(isinstance(reply, StoreError) for reply in some)
     ]
     if gone:
         yield [plain("ZREM", index, *gone)]

@@ -70,9 +70,9 @@ class Changes(Namespace):
         self, named: Sequence[tuple[str, bytes | None]]
     ) -> Steps[list[Answer | StoreError]]:
         """Cancel each id with its key, all in one pipeline; or why a bucket cannot answer."""
-        buckets = yield from self.open()
+        yield from self.open()
         ids = [id for id, _ in named]
-        places = [asked_for(id, key, buckets) for id, key in named]
+        places = [asked_for(self, id, key) for id, key in named]
         return (yield from self._outcomes(ids, places, lambda b, s, id, _: b.cancel(s, id)))
 
     def reschedule_many(
@@ -111,8 +111,8 @@ class Changes(Namespace):
 
     def _unreadable(self, messages: Sequence[Named], key: bytes | None) -> Steps[set[int]]:
         """Places of messages that were buried as unreadable and still are to this version."""
-        buckets = yield from self.open()
-        asked = [(i, b) for i, m in enumerate(messages) for b in asked_for(m, key, buckets)]
+        yield from self.open()
+        asked = [(i, b) for i, m in enumerate(messages) for b in asked_for(self, m, key)]
         reasons = yield [bucket.dead_reason(_id(messages[i])) for i, bucket in asked]
         doubtful = [
             at for at, why in zip(asked, reasons, strict=True) if why.startswith(_UNDECODABLE)
@@ -135,8 +135,8 @@ class Changes(Namespace):
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
     ) -> Steps[list[Answer]]:
         """The verb on each message; raises the error of the first that has one."""
-        buckets = yield from self.open()
-        places = [asked_for(message, key, buckets) for message in messages]
+        yield from self.open()
+        places = [asked_for(self, message, key) for message in messages]
         outcomes = yield from self._outcomes(messages, places, verb)
         error = next((each for each in outcomes if isinstance(each, StoreError)), None)
         if error is not None:
@@ -191,7 +191,7 @@ class Changes(Namespace):
         for i, (message, answer) in enumerate(zip(messages, answers, strict=True)):
             if answer is Answer.UNKNOWN and isinstance(message, str):
                 named += [(i, name) for name in quarantine_ids(message)]
-        own = {i: asked_for(_id(messages[i]), None, self._buckets)[0] for i, _ in named}
+        own = {i: asked_for(self, _id(messages[i]), None)[0] for i, _ in named}
         found = (yield [verb(own[i], stamp, name, i) for i, name in named]) if named else []
         for (i, _), answer in zip(named, found, strict=True):
             if answer is not None:
@@ -199,10 +199,11 @@ class Changes(Namespace):
         return answers
 
 
-def asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[Bucket]:
+def asked_for(calls: Namespace, message: Named, key: bytes | None) -> list[Bucket]:
     """The id's own bucket, then all others: a message with a key is in the key's bucket."""
     if isinstance(message, Selected):
-        return [buckets[message.bucket]]
+        return [calls.bucket(message.bucket)]
+    buckets = calls.buckets
     number = verbs.bucket_of(message.encode() if key is None else key, len(buckets))
     if key is not None:
         return [buckets[number]]

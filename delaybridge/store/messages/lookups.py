@@ -22,7 +22,8 @@ class Lookups(Namespace):
 
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
         """The message with this id in any state; None if there is none."""
-        asked = asked_for(id, key, (yield from self.open()))
+        yield from self.open()
+        asked = asked_for(self, id, key)
         rows = yield Each(bucket.get(id) for bucket in asked)
         for bucket, row in zip(asked, rows, strict=True):
             if isinstance(row, Row):
@@ -33,7 +34,8 @@ class Lookups(Namespace):
 
     def quarantined(self, id: str) -> Steps[list[Stored]]:
         """The messages that ingest quarantined with this id; they are in the dead set."""
-        bucket = asked_for(id, None, (yield from self.open()))[0]
+        yield from self.open()
+        bucket = asked_for(self, id, None)[0]
         rows = yield [bucket.get(name) for name in quarantine_ids(id)]
         return [stored(row, bucket.number) for row in rows if row is not None]
 
@@ -43,7 +45,7 @@ def with_reasons(calls: Namespace, items: list[Stored]) -> Steps[list[Stored]]:
     numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
     if not numbers:
         return items
-    asked = [calls.buckets[number].holder() for number in numbers]
+    asked = [calls.bucket(number).holder() for number in numbers]
     fleet = [*registry.fleet(calls.namespace), rules.read(calls.namespace)]
     replies = yield Each([*asked, *fleet, calls.clock()])
     if (error := store_wide_error(replies)) is not None:

@@ -55,7 +55,7 @@ class Pulling(Namespace):
 
         One round trip if there is none. A bucket that cannot answer is left out, unless all are.
         """
-        buckets = yield from self.open()
+        buckets = yield from self.every_bucket()
         found: list[ReceivedMessage] = []
         while len(found) < limit:
             firsts = yield Each(_first(bucket, topic) for bucket in buckets)
@@ -70,7 +70,7 @@ class Pulling(Namespace):
             shares = zip(numbers, _shares(limit - len(found), len(ready)), strict=False)
             receipt = getrandbits(_RECEIPT_BITS)
             some = yield from _given(
-                [_receive(buckets[n], topic, share, ttr_ms, receipt) for n, share in shares]
+                [_receive(self.bucket(n), topic, share, ttr_ms, receipt) for n, share in shares]
             )
             found += some
             if not some:  # there are none, or others took them
@@ -94,13 +94,13 @@ class Pulling(Namespace):
     def _under_receipts(
         self, items: Sequence[_Tried], verb: Any, good: tuple[Answer, ...], answer: Answer
     ) -> Steps[list[Answer]]:
-        buckets = yield from self.open()
+        yield from self.open()
         asked: dict[int, tuple[Bucket, bytes, str, str]] = {}
         stamp = verbs.new_stamp()
         for i, (id, receipt) in enumerate(items):
             number, _, turn = receipt.partition("-")
-            if _is_number(number) and _is_number(turn) and int(number) < len(buckets):
-                asked[i] = buckets[int(number)], stamp, id, turn
+            if _is_number(number) and _is_number(turn) and self.following.knows(int(number)):
+                asked[i] = self.bucket(int(number)), stamp, id, turn
         answers = [Answer.UNKNOWN] * len(items)
         if asked:
             given = yield Each([verb(*each) for each in asked.values()])

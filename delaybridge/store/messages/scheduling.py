@@ -290,7 +290,8 @@ class Scheduling(Namespace):
         def command(call: ScriptCall) -> RedisCommand[Any]:
             messages = outgoing.stamped(call)
             asked: RedisCommand[Any] = buckets[call.bucket].schedule(messages, policy, first=first)
-            parse = partial(_receive, asked.parse, messages, call, found)
+            at = buckets[call.bucket].number
+            parse = partial(_receive, asked.parse, messages, call.places, at, found)
             return RedisCommand(asked.name, asked.keys, asked.args, parse)
 
         replies = yield Each((partial(command, call) for call in calls), after_s=after_s)
@@ -309,7 +310,7 @@ class Scheduling(Namespace):
     def _within_quota(self, outgoing: Outgoing, found: list[Any]) -> Steps[Sequence[int]]:
         """The places within the quota; the others get their error in `found`."""
         places = range(len(outgoing))
-        if not (yield from self.quota.read_counts(self._buckets)):
+        if not (yield from self.quota.read_counts(self.following.held())):
             return places
         for i, (_, message) in enumerate(outgoing.stamped(ScriptCall(0, places))):
             found[i] = self.quota.refusal(message.payload)
@@ -321,7 +322,8 @@ class Scheduling(Namespace):
 def _receive(
     parse: Callable[[Any], list[tuple[Answer, int]] | None],
     messages: Sequence[Stamped],
-    call: ScriptCall,
+    places: Sequence[int],
+    number: int,
     found: list[Any],
     reply: Any,
 ) -> bool | None:
@@ -332,7 +334,6 @@ def _receive(
     answers = parse(reply)
     if answers is None:
         return None
-    number, places, _ = call
     for i, (_, message), (answer, due_ms) in zip(places, messages, answers, strict=True):
         one = str.__new__(Receipt, answer)  # as its constructor, in half the time
         one.answer, one.id, one.due_ms, one.bucket = answer, message.id, due_ms, number

@@ -108,7 +108,7 @@ class Walk:
         StoreDamaged after the last page if a part of a bucket could not be read.
         """
         if self._places is None:
-            buckets = yield from self._namespace.open()
+            buckets = yield from self._namespace.every_bucket()
             looks: list[_Look] = [*self._selection.states]
             looks += [_SWEPT] if self._selection.is_whole else []
             self._places = deque(product(buckets, [*looks, *self._lost()]))

@@ -27,7 +27,7 @@ from delaybridge.store.redis.errors import WrongType
 
 _WHOLE, _MOVING, _RETIRED = range(3)
 _LOOK_S = 1.0  # while a resize is under way, the record is read as often
-_FOLLOWED = {"schedule", "cancel", "reschedule", "kick", "discard", "get", "quarantine"}
+_FOLLOWED = {"schedule", "cancel", "reschedule", "kick", "discard", "get", "quarantine", "fence"}
 _TRIES = 5
 
 
@@ -64,6 +64,17 @@ class Following:
         """A bucket by its number."""
         return Bucket(self._namespace, number, self.birth)
 
+    def heirs(self, number: int) -> list[int]:
+        """A bucket, and all that may have what it had."""
+        found = [number]
+        for each in found:
+            found += self._known.targets(each)
+        return found
+
+    def knows(self, number: int) -> bool:
+        """Whether there is, or was, a bucket of this number."""
+        return any(number in each for each in self._known.epochs)
+
     def numbers(self) -> list[int]:
         """All buckets that there are, or were when messages began to move: the same everywhere."""
         return [*self._known.numbers]
@@ -78,6 +89,7 @@ class Following:
 
     def every_bucket(self) -> Steps[list[Bucket]]:
         """All buckets that may have messages."""
+        yield from self._read()
         layout = self._known
         if layout.next is None:
             return self.here
@@ -161,6 +173,8 @@ class Following:
     def _followed(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
         """The reply of the bucket, or of those that have its messages by now."""
         reply: Any = None
+        if command.name == "fence" and not self.has_begun(number):
+            yield from self.look([number])  # none of its keys is of a wrong type
         if not self.is_retired(number):
             try:
                 reply = yield from self._at(command, number)

@@ -95,6 +95,15 @@ class Namespace:
         """The buckets that calls ask, once `open` has run: by `bucket_of`, of a key or an id."""
         return self.following.here
 
+    def every_bucket(self) -> Steps[list[Bucket]]:
+        """All buckets that may have messages, by the namespace's record as it is now."""
+        yield from self.open()
+        return (yield from self.following.every_bucket())
+
+    def bucket(self, number: int) -> Bucket:
+        """A bucket by its number."""
+        return self.following.bucket(number)
+
     def now_ms(self) -> Steps[int]:
         """Redis' clock, in epoch milliseconds."""
         now_us: int = (yield [self.clock()])[0]

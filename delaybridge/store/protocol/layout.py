@@ -35,7 +35,10 @@ class Epoch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """epochs: all that there were and will be. at: the first that has buckets. paused: none moves."""
+    """epochs: all that there were and will be. at: the first that has buckets.
+
+    paused: no other bucket begins to give its messages away.
+    """
 
     epochs: tuple[Epoch, ...]
     at: int = 0

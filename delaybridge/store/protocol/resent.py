@@ -1,4 +1,4 @@
-"""A command that is sent once more to other buckets, since its message is not in the first any more.
+"""A command that is sent once more, to other buckets: its message is not in the first any more.
 
 Replies are as Redis gives them: lua/ says what they mean.
 """
@@ -27,6 +27,8 @@ def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
         return ELSEWHERE in _triples(reply)[::3] or (reply == [] and _is_of_known_source(command))
     if command.name == "get":
         return reply is None
+    if command.name == "fence":
+        return not all(reply)
     answer = reply[0] if isinstance(reply, list) and reply else reply
     return bool(answer == _UNKNOWN)
 
@@ -98,6 +100,8 @@ class Resent:
         """What all answer together; raises an error of one of them."""
         if (error := next((e for e in replies if isinstance(e, Exception)), None)) is not None:
             raise error
+        if self._command.name == "fence":
+            return [next(filter(None, each), b"") for each in zip(*replies, strict=True)]
         if not self._is_schedule:
             return next((r for r in replies if not is_absent(self._command, r)), replies[0])
         answers: list[list[Any]] = [*self._first]

@@ -153,5 +153,5 @@ async def topology(call: Call) -> Any:
 
 
 def _births(calls: Calls) -> Steps[dict[int, str]]:
-    buckets = yield from calls.open()
+    buckets = yield from calls.every_bucket()
     return {bucket.number: bucket.birth for bucket in buckets}
