@@ -44,7 +44,7 @@ BUCKET_KEYS = (
     "delivered",
 )
 LEAVING = "leaving"
-"""String, of a bucket that gives its messages away: the page that is on its way (`lua/lift.lua`)."""
+"""String, of a bucket that gives its messages away: the page on its way (`lua/lift.lua`)."""
 
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
 # fmt: off
