@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from delaybridge import Client
+from delaybridge.errors import ConfigError
+from delaybridge.operate import cli
 from delaybridge.operate.doctor import selftest
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import SELDOM, Arrived, Crew
@@ -14,7 +17,11 @@ from tests.rigs.managed_redis import PROFILES, ManagedRedis
 from tests.servers.redis import RedisServer
 
 FAST = "serverless"
-EACH = [pytest.param(n, marks=() if n == FAST else pytest.mark.slow) for n in PROFILES]
+REFUSED = "garnet"
+EACH = [
+    pytest.param(name, marks=() if name == FAST else pytest.mark.slow)
+    for name in PROFILES.keys() - {REFUSED}
+]
 
 
 @pytest.fixture(params=EACH)
@@ -59,3 +66,30 @@ def test_the_proxy_refuses_what_the_vendor_refuses(
         pytest.raises(redis.ResponseError, match=r"literal|in vain|can't run"),
     ):
         client.evalsha(client.script_load(source), len(keys), *keys)
+
+
+def test_a_server_without_what_the_scripts_need_is_refused_when_a_namespace_is_made(
+    namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RedisServer() as server, ManagedRedis(server.port, PROFILES[REFUSED]) as proxy:
+        with Client(proxy.url, namespace=namespace) as client:
+            for _ in range(2):
+                with pytest.raises(
+                    ConfigError, match="has no cmsgpack.unpack_limit: choose another"
+                ):
+                    client.schedule("kafka:t", b"x", delay=1)
+        assert cli.main(["--redis", proxy.url, "doctor", "--engine"]) == 1
+        shown = capsys.readouterr().out
+        assert "FAIL  scripts: cmsgpack.unpack_limit: it is missing" in shown
+        assert "no WAITAOF: durability = aof-fsync" in shown
+        with redis.Redis(port=server.port) as raw:
+            assert raw.keys() == []
+
+
+def test_doctor_names_the_setting_that_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    with RedisServer() as server, ManagedRedis(server.port, PROFILES[FAST]) as proxy:
+        bare = proxy.url.partition("?")[0]
+        assert cli.main(["--redis", bare, "doctor", "--engine"]) == 1
+        assert "Add to redis.url: ?time_in_scripts=no" in capsys.readouterr().out
+        assert cli.main(["--redis", proxy.url, "doctor", "--engine"]) == 0
+        assert "39 of 39 scripts run" in capsys.readouterr().out

@@ -23,6 +23,7 @@ from tests.rigs.lossy_proxy import LossyProxy
 
 _LITERAL = re.compile(rb"redis\.p?call\('\w+', KEYS\[\d+\][,)]")
 _USED = re.compile(rb"KEYS\[(\d+)\]")
+_NO_LIMIT = b"local cmsgpack = {pack = cmsgpack.pack, unpack = cmsgpack.unpack}\n"
 _FACTS = b"# Server\r\nredis_version:7.2.4\r\n"  # all that some tell
 _AWAY = ("CONFIG", "DEBUG", "SHUTDOWN", "REPLICAOF", "BGSAVE", "SAVE", "MONITOR", "ACL SETUSER")
 
@@ -43,6 +44,7 @@ class Profile:
     facts: bool = True
     literal: bool = False
     exact: bool = False
+    limits: bool = True
     url_options: str = ""
 
 
@@ -57,6 +59,7 @@ PROFILES = {
     "upstash": Profile(
         commands=(*_AWAY, "CLIENT LIST", "WAITAOF", "SPUBLISH"), facts=False, exact=True
     ),
+    "garnet": Profile(commands=("CONFIG GET", "WAITAOF"), limits=False),
     "tair": Profile(commands=(*_AWAY, "CLIENT KILL"), literal=True),
 }  # fmt: skip
 
@@ -69,7 +72,8 @@ class ManagedRedis(LossyProxy):
 
     def __init__(self, port: int, profile: Profile) -> None:
         self._profile, self.refused = profile, set[str]()
-        self._sources, self._calls = dict[bytes, bytes](), 0
+        self._sources, self._loaded_as = dict[bytes, bytes](), dict[bytes, bytes]()
+        self._calls = 0
         if not profile.time:
             with redis.Redis(port=port) as admin:
                 admin.execute_command("ACL", "SETUSER", "default", "-time")
@@ -111,10 +115,12 @@ class ManagedRedis(LossyProxy):
 
     def _loaded(self, words: list[bytes]) -> Sequence[Any]:
         code = re.sub(rb"--.*", b"", words[2])
-        self._sources[sha1(words[2]).hexdigest().encode()] = code
+        self._sources[_digest(words[2])] = code
         if self._profile.literal and len(_LITERAL.findall(code)) != code.count(b"KEYS"):
             return self._refusal("script", "ERR bad lua script, keys are to be literal")
-        return words
+        own = words[2] if self._profile.limits else _NO_LIMIT + words[2]
+        self._loaded_as[_digest(words[2])] = _digest(own)
+        return [*words[:2], own]
 
     def _called(self, words: list[bytes]) -> Sequence[Any]:
         self._calls += 1
@@ -125,4 +131,8 @@ class ManagedRedis(LossyProxy):
         is_exact = all(keys) and used == {*range(1, len(keys) + 1)}
         if self._profile.exact and words[1] in self._sources and not is_exact:
             return self._refusal("keys", "ERR a key is locked in vain")
-        return words
+        return [words[0], self._loaded_as.get(words[1], words[1]), *words[2:]]
+
+
+def _digest(source: bytes) -> bytes:
+    return sha1(source).hexdigest().encode()

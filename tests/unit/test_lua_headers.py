@@ -26,7 +26,7 @@ KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()
 DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\+?)\]\s+(\w+)\s*(.*)$")
 HARMLESS = re.compile(  # it writes nothing, or only counts what was done
     r"redis\.pcall\((?:'HDEL', KEYS\[\d\], ''\)|'(?:ZCARD|HLEN)'|'HINCRBY', KEYS\[\d\], '\w+ed', |"
-    r"'ZADD', KEYS\[1\], 'XX', 0, ARGV\[1\]\))"
+    r"'(?:ZADD', KEYS\[1\], 'XX', 0|ZMSCORE', KEYS\[1\]), ARGV\[1\]\))"
 )
 CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
 KEYLESS = {"TIME", "PUBLISH", "SPUBLISH"}

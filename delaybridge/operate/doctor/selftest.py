@@ -38,31 +38,42 @@ def run_scripts(store: Store, namespace: str) -> int:
 
     StoreError if a script fails.
     """
-    number = _unused(store, namespace)
-    seen: set[str] = set()
+    done, error = tried(store, namespace)
+    if error is not None:
+        raise error
+    if untried := SCRIPT_KEYS.keys() - done:
+        raise StoreError(f"redis: scripts not tried: {', '.join(sorted(untried))}")
+    return len(done)
+
+
+def tried(store: Store, namespace: str) -> tuple[set[str], StoreError | None]:
+    """Run the scripts, one after the other, until one fails: those that ran, and its error."""
+    number = unused(store, namespace)
+    done, name = set[str](), ""
     steps = _life(Bucket(namespace, number, _BIRTH), namespace)
     reply: Any = None
     try:
         while True:
             command = steps.send(reply)
-            seen.add(command.name)
+            name = command.name
             try:
                 (reply,) = store.run([command])
             except StoreDamaged:  # a key of the namespace: another check names it
                 reply = 0
             if reply is None:
-                raise StoreError(f"redis: the script {command.name} had no effect")
+                raise StoreError(f"redis: the script {name} had no effect")
+            if not command.is_plain:
+                done.add(name)
     except StopIteration:
-        pass
+        return done, None
+    except StoreError as exc:
+        return done - {name}, exc
     finally:
         left = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
-        store.run([RedisCommand("DEL", (), left, int, is_plain=True)])
-    if untried := SCRIPT_KEYS.keys() - seen:
-        raise StoreError(f"redis: scripts not tried: {', '.join(sorted(untried))}")
-    return len(seen)
+        store.run_each([RedisCommand("DEL", (), left, int, is_plain=True)])
 
 
-def _unused(store: Store, namespace: str) -> int:
+def unused(store: Store, namespace: str) -> int:
     """The number of a bucket that no namespace uses, on a server that answers."""
     asked = [registry.store_time(at(node)) for node in store.nodes()]
     replies = zip(store.nodes(), store.run_each(asked), strict=False)
@@ -100,6 +111,8 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.kick(verbs.new_stamp(), _ID)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.settle(token, _TTL_MS, [(item.claim, [_ID])])
+    if (yield bucket.sizes()[1]):
+        raise StoreError("redis: the script settle did not end the claimed message")
     yield bucket.reclaim(token, _TTL_MS)
     yield bucket.renew(token, _TTL_MS)
     yield _schedule(bucket)

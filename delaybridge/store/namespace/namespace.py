@@ -171,7 +171,10 @@ class Namespace:
     def _create(self) -> Steps[tuple[Layout, str] | None]:
         """Write the namespace's record, once every server is known to be fit for its buckets."""
         count = self._asked or DEFAULT_BUCKETS
-        (server,) = yield [registry.info("server")]
+        server, lacking = yield [registry.info("server"), registry.probe_home(self.namespace)]
+        if lacking.startswith("ENGINE "):
+            remedy = "choose another that runs Redis' scripts; delaybridge doctor --engine tries it"
+            raise ConfigError(f"redis: this server {lacking.removeprefix('ENGINE ')}: {remedy}")
         birth = _new_birth(count, server)
         if server.get("redis_mode") == "cluster":
             buckets = [Bucket(self.namespace, number, birth) for number in range(count)]

@@ -180,6 +180,11 @@ def probe(bucket: Bucket, parse: Callable[[Any], T]) -> RedisCommand[T]:
     return RedisCommand("probe", (bucket.key("due"),), ("",), parse)
 
 
+def probe_home(namespace: str) -> RedisCommand[str]:
+    """The same of the namespace's own server."""
+    return RedisCommand("probe", (keys.workers(namespace),), ("",), replies.read_text)
+
+
 def buckets_of(namespace: str) -> Steps[list[Bucket]]:
     """All buckets; none if the namespace's record cannot be read."""
     (record,) = yield Each([read_layout(namespace)])

@@ -114,12 +114,16 @@ def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.St
 
 
 @click.command("doctor", cls=Command)
+@option("--engine", "Only whether this kind of server can do all that is needed.", to="is_engine")
 @pass_call
-def doctor(call: Invocation) -> int:
+def doctor(call: Invocation, is_engine: bool) -> int:
     """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if a check fails.
 
     Changes nothing: scripts are tried on a bucket of their own, which is removed.
+    With --engine it tries each command and script that is needed, on Redis or what takes its place,
+    and names the setting that helps.
     """
+    from delaybridge.operate.doctor.engine import engine
     from delaybridge.operate.doctor.findings import findings
 
     settings = call.settings
@@ -128,7 +132,7 @@ def doctor(call: Invocation) -> int:
     else:
         logging.basicConfig(handlers=[logging.NullHandler()])
     has_failed = False
-    for finding in findings(settings):
+    for finding in engine(settings) if is_engine else findings(settings):
         has_failed |= finding.level == FAIL
         code = f"  [{finding.code}]" if finding.code else ""
         text = f"{finding.about}: {finding.text}{code}"
