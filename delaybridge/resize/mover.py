@@ -46,10 +46,6 @@ class Mover(Part):
         self._moving: dict[int, Moving] = {}
         self._following.resting.clear()
 
-    def announce(self, about: dict[str, Any]) -> None:
-        """This process knows of layouts."""
-        about["layouts"] = True
-
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         """The moving itself."""
         return [self._move()]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from delaybridge.errors import ConfigError, StoreError
+from delaybridge.settings.durability import Keeping
 from delaybridge.settings.namespace import check_buckets
-from delaybridge.store.namespace import registry
+from delaybridge.store.namespace import announcements, registry
+from delaybridge.store.namespace.announcements import FOLLOWS
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.layout import Layout
 from delaybridge.store.protocol.verbs import Each, Steps, plain
 
 MOST = 1024
+_NAMED = 5
 _MOST_WAITING = 2  # layouts: the one that messages move to, and one after it
 
 
@@ -32,20 +35,39 @@ class Progress(NamedTuple):
     left: int
 
 
-def begin(calls: Namespace, buckets: int) -> Steps[Layout]:
+def begin(calls: Namespace, buckets: int, *, dry: bool = False) -> Steps[Layout]:
     """Have messages move to this number of buckets. Workers do it; nothing waits for them.
 
-    ConfigError: the number is not allowed, or two resizes are under way already.
+    dry: only check. ConfigError: the number is not allowed, two resizes are under way already, or a
+    process lives that would not find what has moved.
     """
     check_buckets(buckets)
     if buckets > MOST:
         raise ConfigError(f"buckets: {buckets} is not accepted; a resize goes up to {MOST}")
+    if calls.durability.mode is Keeping.LEDGER:
+        raise ConfigError("buckets: a namespace with a ledger cannot be resized yet")
     layout = yield from _read(calls)
-    if len(layout.epochs) - layout.at > _MOST_WAITING:
-        raise ConfigError("buckets: two resizes are under way; wait until one is over")
     if layout.epochs[-1].size == buckets:
         return layout
-    return (yield from _changed(calls, layout, layout.resized(buckets)._replace(paused=False)))
+    if len(layout.epochs) - layout.at > _MOST_WAITING:
+        raise ConfigError("buckets: two resizes are under way; wait until one is over")
+    if older := (yield from _not_following(calls)):
+        shown = ", ".join(older[:_NAMED])
+        raise ConfigError(
+            f"buckets: {shown} would not find what has moved: restart them with this version first"
+        )
+    after = layout.resized(buckets)._replace(paused=False)
+    return after if dry else (yield from _changed(calls, layout, after))
+
+
+def _not_following(calls: Namespace) -> Steps[list[str]]:
+    """The living processes of a version that knows no resize."""
+    found: list[str] = []
+    for kind in registry.KINDS:
+        *replies, now_us = yield Each([*registry.fleet(calls.namespace, kind), calls.clock()])
+        living = announcements.announced(replies, now_us // 1000)
+        found += [f"{kind} {name}" for name, about, _ in living if not about.get(FOLLOWS)]
+    return found
 
 
 def pause(calls: Namespace, *, paused: bool) -> Steps[Layout]:

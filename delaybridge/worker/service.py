@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from delaybridge import __version__, tracing
 from delaybridge.histogram import Histogram
+from delaybridge.store.namespace.announcements import FOLLOWS
 from delaybridge.worker.eventlog import Listeners, say
 from delaybridge.worker.parts import Part
 
@@ -75,6 +76,7 @@ class Identity:
         host, pid = socket.gethostname(), os.getpid()
         started_ms = time.time_ns() // 1_000_000
         about = {"host": host, "pid": pid, "version": __version__, "started_ms": started_ms}
+        about[FOLLOWS] = True
         return cls(name or f"{host}:{pid}", secrets.token_hex(8), json.dumps(about).encode())
 
 

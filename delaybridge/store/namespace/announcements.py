@@ -65,6 +65,10 @@ def _entries(replies: Sequence[Any]) -> Iterator[tuple[str, bytes, int]]:
         yield name.decode(errors="backslashreplace"), known.get(name, b""), int(expires_ms)
 
 
+FOLLOWS = "follows"
+"""In an announcement: the process finds messages that went to other buckets, in a resize."""
+
+
 def content_of(text: bytes | None) -> dict[str, Any]:
     """The JSON of an announcement, which follows the instance and its ttl; {} if unreadable."""
     try:

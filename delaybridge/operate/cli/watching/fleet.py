@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.operate.notices import announcements
     from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.resize.resizing import Progress
 
 _LOOK_AGAIN_S = 0.2
+_LOOK_RESIZE_S = 2.0
 
 
 @click.group(cls=Group)
@@ -116,6 +118,50 @@ def bucket_ls(call: Invocation) -> int:
     found = _stats(call)
     show_buckets(call, found)
     return call.say_unseen(found.unseen)
+
+
+@bucket.command("resize")
+@click.argument("buckets", type=int, required=False)
+@option("--dry-run", "Only say what would be moved.", to="is_dry")
+@option("--pause", "Let no other bucket begin; those under way are moved to the end.")
+@option("--resume", "Go on after a pause.")
+@option("--wait", "Return when all messages have moved.")
+@pass_call
+def bucket_resize(
+    call: Invocation, buckets: int | None, is_dry: bool, pause: bool, resume: bool, wait: bool
+) -> None:
+    """Give the namespace another number of buckets, while it works; without a number: how far.
+
+    Workers move the messages, a page at a time. To go back, resize to the number of before.
+    """
+    from delaybridge.resize import resizing
+
+    with call.client() as client:
+        if buckets is not None:
+            client.run(lambda calls: resizing.begin(calls, buckets, dry=is_dry))
+        if pause or resume:
+            client.run(lambda calls: resizing.pause(calls, paused=pause))
+        found = client.run(resizing.progress)
+        if is_dry and buckets is not None:
+            stats = client.stats()
+            messages = stats.delayed + stats.in_flight + stats.parked + stats.dead
+            text = f"would move {messages:,} messages from {found.buckets} buckets to {buckets}"
+            call.output.result({"buckets": found.buckets, "to": buckets, "left": messages}, text)
+            return
+        while wait and found.to is not None:
+            call.note(_how_far(found))
+            time.sleep(_LOOK_RESIZE_S)
+            found = client.run(resizing.progress)
+    call.output.result(found._asdict(), _how_far(found))
+
+
+def _how_far(found: Progress) -> str:
+    if found.to is None:
+        return f"{found.buckets} buckets; none is being moved"
+    done = f"{found.done} of {found.buckets} buckets have moved"
+    then = f", then {found.then}" if found.then else ""
+    paused = "; paused: delaybridge bucket resize --resume" if found.is_paused else ""
+    return f"{found.buckets} to {found.to}{then}: {done}, {found.left:,} messages left{paused}"
 
 
 def _stats(call: Invocation) -> Stats:
