@@ -92,6 +92,15 @@ def touch(id: int, due: int = 0) -> Order:
     return Order("schedule", ((id, due),), "touch")
 
 
+def debounce(id: int, low: int = 0) -> Order:
+    """low: 1 for a low priority."""
+    return Order("schedule", ((id, low),), "debounce")
+
+
+def throttle(id: int, low: int = 0) -> Order:
+    return Order("schedule", ((id, low),), "throttle")
+
+
 def cancel(id: int) -> Order:
     return Order("cancel", ((id, 0),))
 

@@ -14,13 +14,20 @@ from tests.protocol.rules import Rules
 T = TypeVar("T")
 Token = tuple[int, int]  # random part, turn
 NEVER = 10**9  # ticks
+QUIET, LONGEST, EVERY = 1, 2, 2  # ticks: of every debounce, of every throttle
+GATHERS = ("debounce", "throttle")  # policies
+BEGUN = "begun"  # in `calls`: a gathered message was created
 
 
 class Record(NamedTuple):
-    """What `messages` holds: the score that a message has, or was claimed with, and its stamp."""
+    """What `messages` holds: the score that a message has, or was claimed with, and its stamp.
+
+    until: the tick until which it may be postponed; 0: it is throttled; -1: it is not gathered.
+    """
 
     score: int
     stamp: int
+    until: int = -1
 
 
 class Revocation(NamedTuple):
@@ -47,7 +54,7 @@ class Content(NamedTuple):
     notes: of (claim, id): settled at most once. ready: of (score, id), also of messages that have
     gone elsewhere since. delivered: until which tick an id counts as delivered. window: for how
     many ticks the owner keeps that; 0: it does not. generation: of `gone`; 0: there is no ledger.
-    healed: the comparison that began or ended last.
+    healed: the comparison that began or ended last. spans: of throttles, until which tick.
     """
 
     messages: tuple[Record | None, ...]
@@ -60,7 +67,7 @@ class Content(NamedTuple):
     revoked: tuple[Revocation | None, ...]
     receipts: tuple[int | None, ...]
     delivered: tuple[int | None, ...]
-    calls: tuple[tuple[int, int, Answer], ...] = ()
+    calls: tuple[tuple[int, int, Answer | str], ...] = ()
     notes: tuple[tuple[int, int], ...] = ()
     ready: tuple[tuple[int, int], ...] = ()
     lease: Token | None = None
@@ -73,6 +80,7 @@ class Content(NamedTuple):
     generation: int = 0
     healed: int = 0
     gone: tuple[Gone, ...] = ()
+    spans: tuple[int | None, ...] = ()
 
 
 class Effect(NamedTuple):
@@ -90,7 +98,7 @@ class Effect(NamedTuple):
 def empty(ids: int) -> Content:
     none = (None,) * ids
     no = (False,) * ids
-    return Content(none, none, none, none, no, no, none, none, none, none)
+    return Content(none, none, none, none, no, no, none, none, none, none, spans=none)
 
 
 def is_orphan(content: Content | Bucket, i: int) -> bool:
@@ -112,7 +120,7 @@ class Bucket:
         (self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons, self.attempts,
          self.revoked, self.receipts, self.delivered, self.calls, self.notes, self.ready,
          self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim, self.look,
-         self.window, self.generation, self.healed, self.gone) = content  # fmt: skip
+         self.window, self.generation, self.healed, self.gone, self.spans) = content  # fmt: skip
         self.rules = rules
         self.effects: list[Effect] = []
         self.woken: int | None = None
@@ -123,7 +131,7 @@ class Bucket:
             self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons,
             self.attempts, self.revoked, self.receipts, self.delivered, self.calls, self.notes,
             self.ready, self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim,
-            self.look, self.window, self.generation, self.healed, self.gone,
+            self.look, self.window, self.generation, self.healed, self.gone, self.spans,
         )  # fmt: skip
 
     def set(self, name: str, i: int, value: Any) -> None:
@@ -209,18 +217,23 @@ class Bucket:
         if self.window and self.rules.notes_delivered:
             before = self.delivered[i] if self.rules.keeps_longer else None
             self.set("delivered", i, max(before or 0, now + self.window))
-            kept = (u if u is not None and u > now else None for u in self.delivered)
-            self.delivered = tuple(kept)
+            self.forget_expired(now)
+
+    def forget_expired(self, now: int) -> None:
+        """What is over of delivered ids, and of spans."""
+        for name in ("delivered", "spans"):
+            entries = (u if u is not None and u > now else None for u in getattr(self, name))
+            setattr(self, name, tuple(entries))
 
     def was_delivered(self, i: int, now: int) -> bool:
         until = self.delivered[i]
         return self.window > 0 and until is not None and (until > now or not self.rules.expires)
 
-    def remember(self, stamp: int, i: int, answer: Answer) -> None:
+    def remember(self, stamp: int, i: int, answer: Answer | str) -> None:
         kept = [call for call in self.calls if call[:2] != (stamp, i)]
         self.calls = tuple(sorted([*kept, (stamp, i, answer)]))
 
-    def past(self, stamp: int, i: int) -> Answer | None:
+    def past(self, stamp: int, i: int) -> Any:
         """The answer of a call that took effect, if it is sent again.
 
         What met a message in flight is forgotten: that may be gone.
@@ -234,10 +247,11 @@ class Bucket:
         return None
 
     def has_ended(self, stamp: int, i: int) -> bool:
-        """Whether a call's message left, or was refused; one that replaced another was stored."""
+        """Whether a call's message left, or was refused; one that replaced another was stored, and
+        so was a gathered one."""
         answers = [call[2] for call in self.calls if call[:2] == (stamp, i)]
         return any(each[:2] == (i, stamp) for each in self.gone) or any(
-            answer is not Answer.REPLACED for answer in answers
+            answer not in (Answer.REPLACED, Answer.KEPT, BEGUN) for answer in answers
         )
 
     def wake(self, score: int, head: int | None) -> None:

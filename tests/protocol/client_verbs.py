@@ -3,38 +3,89 @@
 from __future__ import annotations
 
 from delaybridge.message import Answer
-from tests.protocol.bucket import Bucket, Effect, Record
+from tests.protocol.bucket import BEGUN, EVERY, GATHERS, LONGEST, QUIET, Bucket, Effect, Record
 from tests.protocol.calls import ClientCall, Target
 
 
 def schedule(bucket: Bucket, call: ClientCall, now: int) -> list[Answer]:
     head = bucket.next_score()
     added: list[int] = []
-    answers = [_schedule(bucket, call, target, added, now) for target in call.targets]
+    accept = _gather if call.policy in GATHERS else _schedule
+    answers = [accept(bucket, call, target, added, now) for target in call.targets]
     if added:
         bucket.wake(min(added), head)
     return answers
 
 
+def _gather(bucket: Bucket, call: ClientCall, target: Target, added: list[int], now: int) -> Answer:
+    """A message that is due by what waits under its id, and by what was delivered."""
+    (id, score, stamp), old, rules = target, bucket.messages[target.id], bucket.rules
+    known = [each[2] for each in bucket.calls if each[:2] == (stamp, id)]
+    is_again = rules.stamps and (known not in ([], [Answer.IN_FLIGHT]) or _is_of(old, stamp))
+    waits = (
+        old is not None and old.until >= 0 and not (bucket.dead[id] or _is_held(bucket, id, now))
+    )
+    due = now if old is None else old.score // 2
+    if waits and not is_again and due <= now and bucket.parked[id] is None:
+        if due == now or bucket.mirror[id] is not None:
+            return _refused(bucket, call, target, Answer.IN_FLIGHT)
+    until = 0
+    if call.policy == "debounce":
+        until = old.until if old is not None and waits and rules.bounded else 0
+        until = until or now + LONGEST
+        due = max(now, min(now + QUIET, until))
+    elif waits:
+        due = max(now, due)
+    else:
+        ends = bucket.spans[id] or 0
+        due = now if ends <= now else ends - EVERY if ends - EVERY > now else ends
+    answer = _schedule(bucket, call, Target(id, 2 * due + score % 2, stamp), added, now, until)
+    if is_again or answer not in (Answer.CREATED, Answer.REPLACED):
+        return Answer.CREATED if answer == BEGUN else answer
+    if call.policy == "throttle" and rules.spaced:
+        bucket.forget_expired(now)
+        bucket.set("spans", id, due + EVERY)
+    if answer is Answer.CREATED:
+        answer = Answer.KEPT if call.policy == "throttle" and due > now else Answer.CREATED
+        if rules.begun:
+            bucket.remember(stamp, id, answer if answer is Answer.KEPT else BEGUN)
+    return answer
+
+
+def _is_of(old: Record | None, stamp: int) -> bool:
+    return old is not None and old.stamp == stamp
+
+
+def _is_held(bucket: Bucket, id: int, now: int) -> bool:
+    return bucket.receipts[id] is not None and bucket.record(id).score // 2 > now
+
+
 def _schedule(
-    bucket: Bucket, call: ClientCall, target: Target, added: list[int], now: int
+    bucket: Bucket,
+    call: ClientCall,
+    target: Target,
+    added: list[int],
+    now: int,
+    until: int = -1,
 ) -> Answer:
+    """until: of a gathered message."""
     id, score, stamp = target
     if past := bucket.past(stamp, id):
         return past
     old, rules = bucket.messages[id], bucket.rules
-    if bucket.was_delivered(id, now) and (call.policy != "replace" or not rules.replaces):
+    is_bound = until < 0 and bucket.was_delivered(id, now)
+    if is_bound and (call.policy != "replace" or not rules.replaces):
         if old is None or not rules.pending_first:
             bucket.effects.append(Effect("known", id, stamp, flag=old is not None))
             return _refused(bucket, call, target, Answer.DUPLICATE)
     if old is not None:
-        return _again(bucket, call, target, old, added, now)
+        return _again(bucket, call, target, old, added, now, until)
     if call.only is not None and rules.only_read:
         return _refused(bucket, call, target, Answer.FOREIGN)
     added.append(score)
     for name in ("attempts", "receipts"):  # of a message that was deleted by hand
         bucket.set(name, id, None)
-    bucket.set("messages", id, Record(score, stamp))
+    bucket.set("messages", id, Record(score, stamp, until))
     bucket.set("due", id, score)
     bucket.effects.append(Effect("accepted", id, stamp, score=score))
     return Answer.CREATED
@@ -48,11 +99,17 @@ def _refused(bucket: Bucket, call: ClientCall, target: Target, answer: Answer) -
 
 
 def _again(
-    bucket: Bucket, call: ClientCall, target: Target, old: Record, added: list[int], now: int
+    bucket: Bucket,
+    call: ClientCall,
+    target: Target,
+    old: Record,
+    added: list[int],
+    now: int,
+    until: int = -1,
 ) -> Answer:
     """The answer of a call whose id has a message already."""
     id, policy, rules = target.id, call.policy, bucket.rules
-    is_held = bucket.receipts[id] is not None and old.score // 2 > now
+    is_held = _is_held(bucket, id, now)
     if old.stamp == target.stamp and rules.stamps:
         return Answer.CREATED
     if bucket.is_fired(id) and not is_held and (rules.waits or policy == "replace"):
@@ -61,10 +118,12 @@ def _again(
         is_moved = rules.same_due and old.score != target.score
         if old.stamp != call.only or is_moved or is_held or bucket.dead[id]:
             return _refused(bucket, call, target, Answer.FOREIGN)
-    if policy == "replace" or (is_held and rules.takes_over):
+    if until >= 0 and old.until < 0:
+        return _refused(bucket, call, target, Answer.CONFLICT)
+    if policy == "replace" or until >= 0 or (is_held and rules.takes_over):
         added.append(target.score)
-        answer = Answer.REPLACED if policy == "replace" else Answer.CREATED
-        return _replace(bucket, target, old, answer)
+        is_next = policy != "replace" and is_held
+        return _replace(bucket, target, old, Answer.CREATED if is_next else Answer.REPLACED, until)
     answer = Answer.DUPLICATE if policy == "keep" else Answer.CONFLICT
     if bucket.mirror[id] is not None or bucket.receipts[id] is not None:
         flag, claim = answer is Answer.DUPLICATE, bucket.mirror[id] or 0
@@ -76,7 +135,9 @@ def _again(
     return _refused(bucket, call, target, answer)
 
 
-def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Answer:
+def _replace(
+    bucket: Bucket, target: Target, old: Record, answer: Answer, until: int = -1
+) -> Answer:
     """The new message is there instead of the old one.
 
     `created`: a consumer has the old one. It was delivered, so nothing of it is left.
@@ -86,7 +147,7 @@ def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Ans
     maybe = bucket.maybe(id) and not is_taken
     bucket.leave(id, published=is_taken)
     bucket.revoke(id)
-    bucket.set("messages", id, Record(score, stamp))
+    bucket.set("messages", id, Record(score, stamp, until))
     bucket.set("due", id, score)
     bucket.set("attempts", id, (True, 0) if maybe else None)
     bucket.set("receipts", id, None)

@@ -11,9 +11,11 @@ from tests.protocol.bounds import (
     X,
     Y,
     cancel,
+    debounce,
     kick,
     reschedule,
     schedule,
+    throttle,
     together,
     touch,
 )
@@ -33,6 +35,8 @@ REPLACE = (schedule(X, 2), schedule(X, 2, "replace"), schedule(X, 4, "replace"),
 BURIED = (schedule(X, 2), schedule(X, 2, "replace"), cancel(X), kick(X))
 KEEP = (schedule(X, 2), schedule(X, 2, "keep"), schedule(X, 4))
 AGAIN = (schedule(X, 2), schedule(X, 2, "keep"), schedule(X, 2, "replace"), cancel(X))
+DEBOUNCED = (debounce(X), schedule(X, 2), cancel(X))
+THROTTLED = (throttle(X), cancel(X), reschedule(X, 2))
 TOGETHER = (together((X, 2), (X, 4)), together((X, 2), (Y, 2)), cancel(X), cancel(Y))
 ONE = Reach(2, 1)
 NEAR = Reach(1, 2)
@@ -95,6 +99,9 @@ SMALL = {
         Bounds("a window, at most once", PLAIN, 3, ends=2, windows=(2,), once=True,
                faults=Faults(lost=1)),
         Bounds("a window, pull", AGAIN, 3, ends=2, windows=(1,), pulls=True),
+        Bounds("debounced", DEBOUNCED, 3, ends=4, faults=Faults(twice=1), verbs=CLIENTS),
+        Bounds("throttled", THROTTLED, 3, ends=4, faults=Faults(twice=1, refused=1), verbs=CLIENTS),
+        Bounds("throttled, pull", (throttle(X), debounce(X)), 3, ends=4, pulls=True),
         Bounds("a store that goes back", PLAIN, 2, ends=2, lead=1, faults=Faults(rollback=1)),
     )
 }  # fmt: skip
@@ -171,6 +178,13 @@ EVERYTHING = Bounds(
     24, ids=2, workers=2, ends=6, reach=Reach(1, 2), lead=1, graceful=True, buries=True, parks=True,
     faults=Faults(crash=1, pause=3, lost=3, twice=8, unknown=6, refused=6, rollback=1),
 )  # fmt: skip
+GATHERED = replace(
+    EVERYTHING,
+    name="everything, gathered",
+    orders=(debounce(X), debounce(Y, 1), throttle(X), throttle(Y), throttle(Y, 1), schedule(X, 4),
+            schedule(Y, 2, "replace"), cancel(X), cancel(Y), reschedule(Y, 6), kick(X), kick(Y)),
+)  # fmt: skip
+GATHERED_PULLED = replace(GATHERED, name="everything, gathered, pull", pulls=True)
 VANISHING = replace(
     EVERYTHING,
     name="everything, keys vanish",
@@ -189,6 +203,11 @@ LEDGER = Bounds(
     windows=(0, 2), ledger=True,
     faults=Faults(crash=1, pause=1, lost=2, twice=4, refused=4, rollback=1, wipe=1, erase=4),
     verbs=frozenset({"client", "settle", "settle_once", "seal"}),
+)  # fmt: skip
+LEDGER_GATHERED = replace(
+    LEDGER, name="a ledger, gathered",
+    orders=(debounce(X), throttle(Y), throttle(Y, 1), debounce(Y), schedule(X, 2), cancel(X),
+            kick(X)),
 )  # fmt: skip
 LEDGER_PULLED = replace(LEDGER, name="a ledger, pull", pulls=True)
 LEDGER_ONCE = replace(LEDGER, name="a ledger, at most once", once=True)
@@ -276,6 +295,9 @@ MUTANTS = [
     Mutant("a touch undoes a reschedule", {"same_due": False}, "touch, moved", 14),
     Mutant("delivered before pending", {"pending_first": False}, "a window, calls twice", 12),
     Mutant("a late settle notes", {"of_claims": False}, "a window, calls twice", 12),
+    Mutant("each call sets another end", {"bounded": False}, "debounced", 15),
+    Mutant("a throttle forgets its span", {"spaced": False}, "throttled", 15),
+    Mutant("a gathered call leaves no note", {"begun": False}, "throttled", 16),
     Mutant("nobody compares the keys", {"compares": False}, "a key vanishes", 9),
     Mutant("mended under a session", {"ends_first": False, "mends_first": False},
            "a key vanishes", 6),

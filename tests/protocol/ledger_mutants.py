@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.protocol.lua_mutants import LEASE, LuaMutant
 
-_ENDED = "known and known % 1 * 256 ~= REPLACED"
+_ENDED = "answer and answer ~= REPLACED and answer ~= KEPT and answer ~= BEGUN"
 
 OF_RESTORE = [
     LuaMutant("restored by an old reading", "restore", "passed < 0 or passed > 1", "passed < 0"),
@@ -15,7 +15,9 @@ OF_RESTORE = [
     LuaMutant("restored though gone", "restore",
               "redis.call('ZSCORE', KEYS[7], stamp .. id) or ", ""),
     LuaMutant("restored though it has ended", "restore", " or has_ended(stamp .. id)", ""),
-    LuaMutant("what has replaced another has left", "restore", _ENDED, "known"),
+    LuaMutant("what has replaced another has left", "restore", _ENDED, "answer"),
+    LuaMutant("what was gathered has left", "restore", "and answer ~= KEPT and answer ~= BEGUN",
+              ""),
     LuaMutant("what is looked for is stored", "restore", "elseif payload ~= '' then", "else"),
     LuaMutant("another message is the same", "restore", "and HERE or OTHER", "and HERE or HERE"),
     LuaMutant("restored without its stamp", "restore", ".. stamp .. payload",

@@ -83,6 +83,7 @@ def canonical(state: State, bounds: Bounds) -> State:
         _turns_of(state.lost, new),
         tuple([until if until > state.clock else 0 for until in state.settled]),
         state.window,
+        paced=tuple([tick if tick > state.clock else 0 for tick in state.paced]),
     )
 
 
@@ -90,10 +91,13 @@ def canonical(state: State, bounds: Bounds) -> State:
 
 
 def _unexpired(content: Content, clock: int) -> Content:
-    if not any(content.delivered):
+    if not any(content.delivered) and not any(content.spans):
         return content
-    kept = (None if until is None or until <= clock else until for until in content.delivered)
-    return content._replace(delivered=tuple(kept))
+    delivered, spans = (
+        tuple(None if until is None or until <= clock else until for until in each)
+        for each in (content.delivered, content.spans)
+    )
+    return content._replace(delivered=delivered, spans=spans)
 
 
 def _asked(requests: Iterable[Call]) -> frozenset[int]:
@@ -191,7 +195,7 @@ def _content(content: Content, new: Numbering) -> Content:
      *rest) = content  # fmt: skip
     turns, stamps, _ = new
     return Content(
-        tuple([each and Record(each[0], stamps[each[1]]) for each in messages]),
+        tuple([each and Record(each[0], stamps[each[1]], each[2]) for each in messages]),
         due,
         tuple([claim and turns[claim] for claim in mirror]),
         parked,

@@ -127,7 +127,7 @@ def claim(bucket: Bucket, call: OwnerCall, now: int, reach: Reach) -> Claimed | 
     if rules.promises:
         look = NEVER if next_score is None else (next_score + 1) // 2 - reach.ahead
         bucket.look = now if more else max(look, now)
-    copies = tuple(Copy(id, bucket.claimed, *bucket.record(id)) for id in ids)
+    copies = tuple(Copy(id, bucket.claimed, *bucket.record(id)[:2]) for id in ids)
     return Claimed(bucket.claimed, copies, next_score, more)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from delaybridge.message import Answer
 from delaybridge.store.protocol.replies import ANSWERS
-from tests.protocol.bucket import Content, Gone, Record, Revocation
+from tests.protocol.bucket import BEGUN, Content, Gone, Record, Revocation
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
 from tests.protocol.consumer_verbs import Received
 from tests.protocol.ledger_verbs import Sealed, Tallied
@@ -75,6 +75,10 @@ def content_of(reply: Any, said: Content) -> Content:
         generation=int(generation or 0),
         healed=healed_of(healed),
         gone=_gone(parts[9]),
+        spans=tuple(
+            end and score_of(float(end)) // 2
+            for end in (parts[7].get(name.encode() + b"\0") for name in NAMES[:ids])
+        ),
     )
 
 
@@ -104,15 +108,15 @@ def _entry(member: bytes) -> tuple[int, int]:
 
 def _calls(
     entries: dict[bytes, bytes],
-) -> tuple[tuple[tuple[int, int, Answer], ...], tuple[tuple[int, int], ...]]:
+) -> tuple[tuple[tuple[int, int, Answer | str], ...], tuple[tuple[int, int], ...]]:
     """Calls that took effect, and notes of claims settled at most once."""
-    calls, notes = [], []
+    calls, notes = list[tuple[int, int, Answer | str]](), []
     for name, score in entries.items():
         if name.endswith(b"\0"):
             claim, id = name[:-1].decode().split(":")
             notes.append((int(claim), NAMES.index(id)))
         else:
-            answer = ANSWERS[int(float(score) % 1 * 256)]
+            answer = ANSWERS.get(int(float(score) % 1 * 256), BEGUN)
             stamp, id = int.from_bytes(name[:4]), name[4:].decode()
             calls.append((stamp, NAMES.index(id), answer))
     return tuple(sorted(calls)), tuple(sorted(notes))
@@ -186,7 +190,7 @@ def _of_owner(call: OwnerCall, reply: Any, said: Any) -> Any:
 def _claimed(reply: Any) -> Claimed:
     number, ids, records, _, next_due, more, _ = reply
     copies = [
-        Copy(NAMES.index(id.decode()), number, *head_of(record))
+        Copy(NAMES.index(id.decode()), number, *head_of(record)[:2])
         for id, record in zip(ids, records, strict=True)
     ]
     return Claimed(number, tuple(copies), maybe_score_of(next_due), more == 1)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.gathering import Debounce, Gathering, Throttle
 from delaybridge.ledger.comparing import healing
 from delaybridge.message import PULL, OnConflict, State, rank_of
 from delaybridge.store.messages import pulling
@@ -14,6 +15,7 @@ from delaybridge.store.namespace import orphans
 from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.verbs import RedisCommand
 from tests.protocol import consumer_verbs
+from tests.protocol.bucket import EVERY, GATHERS, LONGEST, NEVER, QUIET
 from tests.protocol.calls import Call, ClientCall, OwnerCall, Reading, Target
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.units import (
@@ -30,6 +32,10 @@ from tests.protocol.units import (
 )
 
 TOPIC = "t"
+GATHERINGS: dict[str, Gathering] = {
+    "debounce": Debounce("", QUIET * TICK_MS / 1000, LONGEST * TICK_MS / 1000),
+    "throttle": Throttle("", EVERY * TICK_MS / 1000),
+}
 _HAS_ROWS = 7  # a place of an argument of `schedule`
 _ALL = 100
 
@@ -68,9 +74,11 @@ def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[An
 
 
 def _schedule(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any]:
-    messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
+    messages = [
+        (redis_stamp(target.stamp), _accepted(target, call.policy)) for target in call.targets
+    ]
     reach = "" if call.only is None else b"=" + redis_stamp(max(call.only, 0))
-    policy = OnConflict(call.policy)
+    policy = OnConflict.FAIL if call.policy in GATHERS else OnConflict(call.policy)
     command = bucket.schedule(messages, policy, reach=reach, first=True, now_ms=now_ms)
     args = [*command.args]
     args[_HAS_ROWS] = int(call.has_row) or args[_HAS_ROWS]
@@ -89,15 +97,17 @@ def _restore(bucket: Bucket, reading: Reading, now_ms: int) -> RedisCommand[Any]
     return healing.restore(bucket, as_of, rows, now_ms=now_ms)
 
 
-def _accepted(target: Target) -> Accepted:
-    rank = rank_of(0 if target.score % 2 else 255)
-    when = str(ms_of(target.score))
-    return Accepted(NAMES[target.id], b"", when, rank, _payload(target.stamp))
+def _accepted(target: Target, policy: str) -> Accepted:
+    rank, is_gathered = rank_of(0 if target.score % 2 else 255), policy in GATHERS
+    when = GATHERINGS[policy].word(NEVER) if is_gathered else str(ms_of(target.score))
+    payload = _payload(target.stamp, is_gathered=is_gathered)
+    return Accepted(NAMES[target.id], b"", when, rank, payload)
 
 
-def _payload(stamp: int) -> bytes:
-    """Another for each stamp."""
-    return msgspec.msgpack.encode((f"{PULL}:{TOPIC}", stamp))
+def _payload(stamp: int, *, is_gathered: bool = False) -> bytes:
+    """Another for each stamp. That of a gathered message has eleven items."""
+    rest = (*[None] * 8, 0.0) if is_gathered else ()
+    return msgspec.msgpack.encode((f"{PULL}:{TOPIC}", stamp, *rest))
 
 
 def _under_receipt(

@@ -66,6 +66,11 @@ class Rules:
     pending_first: bool = True  # what is pending again is answered as any that is pending
     of_claims: bool = True  # a settle notes only what its claims held
 
+    # debounce and throttle
+    bounded: bool = True  # who postpones keeps the end that the first call has set
+    spaced: bool = True  # a throttle notes when its next message may be due
+    begun: bool = True  # a gathered message that was created leaves a note of its call
+
     # consumers of pull topics
     receipts: bool = True  # finish, extend and release change only what was given last under them
     voids: bool = True  # a reschedule makes the receipt void

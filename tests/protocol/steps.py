@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.protocol.bounds import Bounds, Order
-from tests.protocol.bucket import NEVER
+from tests.protocol.bucket import EVERY, GATHERS, NEVER
 from tests.protocol.calls import Call, ClientCall
 from tests.protocol.consumers import consumers
 from tests.protocol.ledger_side import others
@@ -25,7 +25,9 @@ def steps(state: State, world: World) -> Iterator[Step]:
         yield Step("a tick", "tick", _tick, True)
     if state.calls < bounds.calls:
         for order in bounds.orders:
-            yield from _ordered(state, bounds, order)
+            # What is gathered later would be due after the last tick.
+            if order.policy not in GATHERS or state.clock + EVERY <= bounds.ends:
+                yield from _ordered(state, bounds, order)
     for call in dict.fromkeys(state.requests):
         yield Step(f"once more: {_shown(call)}", "again", _once_more(call))
     yield from consumers(state, bounds)

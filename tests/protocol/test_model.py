@@ -35,6 +35,7 @@ LARGE = {"an owner's call twice, pause", "pull, an idle owner"}  # a third of th
     "pull, a call twice",
     "a key vanishes, two ids",
     "a key vanishes, buried",
+    "throttled*",
 )
 def test_the_protocol_keeps_every_promise(bounds: Bounds) -> None:
     explored = explore(replace(bounds, calls=min(2, bounds.calls)))

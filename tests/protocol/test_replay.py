@@ -19,9 +19,12 @@ from tests.protocol.explorations import (
     EVERYTHING_ONCE,
     EVERYTHING_PULLED,
     FIRED_LATE,
+    GATHERED,
+    GATHERED_PULLED,
     LATE_ENDS,
     LEDGER,
     LEDGER_BURIED,
+    LEDGER_GATHERED,
     LEDGER_MET,
     LEDGER_ONCE,
     LEDGER_PULLED,
@@ -49,7 +52,7 @@ STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
 BESIDE = (
     LEDGER, WINDOWS_SETTLED, LEDGER_PULLED, LEDGER_BURIED, LEDGER_MET, LEDGER_ONCE,
-    WINDOWS_RECEIVED,
+    WINDOWS_RECEIVED, LEDGER_GATHERED,
 )  # fmt: skip
 WINDOWS = (WINDOWED, WINDOWED_ONCE, WINDOWED_PULLED)
 
@@ -64,13 +67,15 @@ def bounds_of(number: int) -> Bounds:
     turn, place = divmod(number, 5)
     if place < 4:
         return _of_bucket(4 * turn + place)
-    return (*BESIDE, WINDOWS[turn // 8 % len(WINDOWS)])[turn % 8]
+    return (*BESIDE, WINDOWS[turn // 9 % len(WINDOWS)])[turn % 9]
 
 
 def _of_bucket(number: int) -> Bounds:
     """Half of these have all verbs and faults."""
     if number % 2 == 0:
-        return {2: EVERYTHING_PULLED, 4: VANISHING, 6: EVERYTHING_ONCE}.get(number % 8, EVERYTHING)
+        often = {2: EVERYTHING_PULLED, 4: VANISHING, 6: EVERYTHING_ONCE}
+        seldom = {8: GATHERED, 10: GATHERED_PULLED, 14: GATHERED}
+        return seldom.get(number % 16) or often.get(number % 8, EVERYTHING)
     if number % 4 == 1:
         return {5: BURIED_LATE, 9: FIRED_LATE}.get(number % 16, LATE_ENDS)
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]

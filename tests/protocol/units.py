@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import struct
 
-from delaybridge.store.protocol.record import parse_tried
+from delaybridge.message import ELEVEN_ITEMS
+from delaybridge.store.protocol.record import parse_tried, split_record
 from tests.protocol.bucket import NEVER, Token
 
 START_MS, TICK_MS, TTL_MS = 1_800_000_000_000, 1000, 600_000
@@ -63,10 +64,13 @@ def look_of(text: bytes) -> int:
     return NEVER if number == 9e15 else math.ceil((number - START_MS) / TICK_MS)
 
 
-def head_of(record: bytes) -> tuple[int, int]:
-    """Score and stamp of a stored record."""
+def head_of(record: bytes) -> tuple[int, int, int]:
+    """Score, stamp and `until` of a stored record."""
     score, stamp = _HEAD.unpack_from(record)
-    return score_of(score), stamp
+    if record[13:14] != ELEVEN_ITEMS:
+        return score_of(score), stamp, -1
+    (until_ms,) = struct.unpack(">d", split_record(record)[1][-8:])
+    return score_of(score), stamp, int(until_ms - START_MS) // TICK_MS if until_ms else 0
 
 
 def tried_of(text: bytes) -> tuple[bool, int]:

@@ -18,6 +18,9 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
 13 an id that was delivered is not accepted until the window ends of whoever settled it, unless the
    call replaces, or it is pending again; as long as the owner of the lease has a window
 14 a touch replaces the message that it has read, due when it was, or nothing
+15 a debounced message is due when its key was quiet, and `longest` after the first call that waits
+   at the latest; a throttled one no sooner than `every` after the last that was delivered
+16 a gathered call that is sent again is stored once, also if its message has left
 
 What is restored by the ledger was not cancelled (3) and has not left (5).
 
@@ -38,7 +41,16 @@ from typing import Any, NamedTuple
 
 from delaybridge.message import Answer
 from tests.protocol.bounds import Bounds
-from tests.protocol.bucket import Bucket, Content, Effect, put
+from tests.protocol.bucket import (
+    EVERY,
+    GATHERS,
+    LONGEST,
+    QUIET,
+    Bucket,
+    Content,
+    Effect,
+    put,
+)
 from tests.protocol.calls import ClientCall, Copy, OwnerCall
 
 MOST = 4  # deliveries that are told apart
@@ -52,6 +64,8 @@ class Fate(NamedTuple):
     generation at the last of these stores; copies from before are of a settled message. loose: its
     last reschedule said that an earlier copy may have been delivered. unknown: a publish of it had
     an unknown outcome. owed: somebody was told since it was given last that it is pending.
+    first: of a debounced one, the tick of the first call that waits; -1: not known. is_paced: it is
+    throttled, and due as it was accepted.
     """
 
     state: str
@@ -65,12 +79,16 @@ class Fate(NamedTuple):
     held: int = 0
     receipt: int = -1
     owed: bool = False
+    first: int = -1
+    is_paced: bool = False
 
 
 class Witness:
     """The notes of one step. fates: by stamp. allowed: id -> the claim that the store allowed."""
 
-    __slots__ = ("bounds", "fates", "allowed", "went_back", "violations", "settled", "window")
+    __slots__ = (
+        "bounds", "fates", "allowed", "went_back", "violations", "settled", "window", "paced"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,6 +103,7 @@ class Witness:
         self.violations: list[str] = []
         self.settled: tuple[int, ...] = ()  # id -> until when it is known as delivered
         self.window = 0  # of the owner
+        self.paced: tuple[int, ...] = ()  # id -> when a throttled one may be due again
 
     def change(self, stamp: int, **fields: Any) -> None:
         fate = self.fates[stamp]
@@ -112,6 +131,7 @@ class Witness:
         self.settled = (0,) * len(
             self.settled
         )  # what the replica knows of it is not held against it
+        self.paced = (0,) * len(self.paced)
 
     # clients
 
@@ -131,8 +151,10 @@ class Witness:
                 if self.allowed[effect.id] != effect.claim:
                     self.violations.append("10 answered in_flight for a message never fired")
             elif effect.kind == "accepted":
+                self._is_sent_again(call, effect, again=again)
                 self._accepted(effect)
                 self._is_free(call, effect, effects, now)
+                self._gathered(call, effect, effects, now)
             elif effect.kind in ("restored", "withdrawn"):
                 self._by_ledger(effect)
             elif effect.kind == "given":
@@ -157,12 +179,14 @@ class Witness:
     def _is_renewed(self, call: ClientCall, effect: Effect) -> bool:
         """A replace sent again that was not accepted, or whose message was settled, or deleted."""
         fates = [self.fates[target.stamp] for target in call.targets]
-        return call.policy == "replace" and any(
+        return call.policy in ("replace", *GATHERS) and any(
             f is None or f.state in ("settled", "erased") for f in fates
         )
 
     def _changed(self, effect: Effect) -> None:
         fate = self.fates[effect.stamp]
+        if effect.kind in ("moved", "kicked"):
+            self.change(effect.stamp, is_paced=False)
         if effect.kind not in ("undone", "moved") or fate is None:
             return
         if effect.flag and not fate.unknown:
@@ -189,6 +213,29 @@ class Witness:
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
         self.fates = put(self.fates, effect.stamp, fate)
 
+    # debounce and throttle
+
+    def _is_sent_again(self, call: ClientCall, effect: Effect, *, again: bool) -> None:
+        old = self.fates[effect.stamp]
+        is_new = old is None or old.state == "erased" or not again or self.went_back
+        if call.policy in GATHERS and not is_new:
+            self.violations.append("16 a gathered call sent again was stored once more")
+
+    def _gathered(self, call: ClientCall, effect: Effect, effects: list[Effect], now: int) -> None:
+        due = effect.score // 2
+        if call.policy == "throttle":
+            if due < self.paced[effect.id] and not self.went_back:
+                self.violations.append("15 a throttled message is due too soon")
+            self.change(effect.stamp, is_paced=True)
+        elif call.policy == "debounce":
+            undone = [each for each in effects if each.kind == "undone"]
+            old = self.fates[undone[0].stamp] if undone else None
+            first = now if not undone else -1 if old is None else old.first
+            is_right = due == max(now, min(now + QUIET, first + LONGEST))
+            if first >= 0 and not is_right and not self.went_back:
+                self.violations.append("15 a debounced message is due at another time")
+            self.change(effect.stamp, first=first)
+
     # the window of delivered ids
 
     def _delivered(self, id: int, now: int) -> None:
@@ -198,7 +245,8 @@ class Witness:
     def _is_free(self, call: ClientCall, effect: Effect, effects: list[Effect], now: int) -> None:
         is_taken = any(each.kind == "taken" and each.id == effect.id for each in effects)
         is_bound = self.window > 0 and self.settled[effect.id] > now
-        if is_bound and call.policy != "replace" and not is_taken and not self.went_back:
+        is_free = call.policy in ("replace", *GATHERS)
+        if is_bound and not is_free and not is_taken and not self.went_back:
             self.violations.append("13 an id was accepted that was delivered within its window")
 
     # the ledger
@@ -214,7 +262,7 @@ class Witness:
         if fate is None:  # it was not stored, or the store has forgotten it
             self.fates = put(self.fates, effect.stamp, Fate("accepted", effect.score))
         state = "accepted" if is_back else "cancelled"
-        self.change(effect.stamp, state=state, score=effect.score)
+        self.change(effect.stamp, state=state, score=effect.score, first=-1, is_paced=False)
 
     # pending messages
 
@@ -330,8 +378,12 @@ class Witness:
                 self.violations.append("1 settled without a confirm")
             self._delivered(effect.id, now)
             self.change(effect.stamp, state="settled")
+            if fate is not None and fate.is_paced:
+                self.paced = put(self.paced, effect.id, fate.score // 2 + EVERY)
         elif call.verb in ("retry", "bury") and call.maybe:
             self.change(effect.stamp, unknown=True)
+        if call.verb == "bury":
+            self.change(effect.stamp, first=-1)
 
     # the broker
 

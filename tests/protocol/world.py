@@ -76,7 +76,7 @@ class State(NamedTuple):
 
     lost: of each message that is in no set, because a key has vanished: its claim, 0 without one.
     settled: of each id until which tick it is known as delivered; window: for how long the owner of
-    the lease keeps that. rows: of the ledger.
+    the lease keeps that. rows: of the ledger. paced: of each id when a throttled one may be due.
     """
 
     clock: int
@@ -96,6 +96,7 @@ class State(NamedTuple):
     settled: tuple[int, ...]
     window: int = 0
     rows: Rows = Rows()
+    paced: tuple[int, ...] = ()
 
 
 class Event(NamedTuple):
@@ -117,11 +118,11 @@ class World:
     def __init__(self, state: State, bounds: Bounds, journal: list[Event] | None = None) -> None:
         (self.clock, content, self.workers, self.requests, fates, allowed, self.left, self.calls,
          self.wake, self.past, self.owners, self.node, self.given, self.lost, settled, window,
-         self.rows) = state  # fmt: skip
+         self.rows, paced) = state  # fmt: skip
         self.bounds, self.journal = bounds, journal
         self.bucket = Bucket(content, bounds.rules)
         self.witness = Witness(bounds, fates, allowed, went_back=self.node > 0)
-        self.witness.settled, self.witness.window = settled, window
+        self.witness.settled, self.witness.window, self.witness.paced = settled, window, paced
         self.is_idle = False  # the step changed nothing that matters
 
     @property
@@ -130,7 +131,7 @@ class World:
         return State(
             self.clock, self.bucket.content, self.workers, self.requests, witness.fates,
             witness.allowed, self.left, self.calls, self.wake, self.past, self.owners, self.node,
-            self.given, self.lost, witness.settled, witness.window, self.rows,
+            self.given, self.lost, witness.settled, witness.window, self.rows, witness.paced,
         )  # fmt: skip
 
     # calls
@@ -278,5 +279,5 @@ def start(bounds: Bounds) -> State:
     allowed = (None,) * bounds.ids
     return State(
         0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0, (),
-        (None,) * bounds.ids, (0,) * bounds.ids,
+        (None,) * bounds.ids, (0,) * bounds.ids, paced=(0,) * bounds.ids,
     )  # fmt: skip
