@@ -119,7 +119,7 @@ def fill(fleet: Fleet, began_s: float, dues: Sequence[float]) -> None:
         fleet.client.schedule_many([Message("file:q", b"x", at=at) for at in some])
 
 
-def main(seconds: int = 120, low: int = 200, high: int = 800, pod_s: int = 20) -> None:
+def main(seconds: int = 120, low: int = 500, high: int = 2000, pod_s: int = 20) -> None:
     """Print the table."""
     out = Table(f"wave: {low:,} to {high:,} messages/s in {seconds} s; a pod starts in {pod_s} s")
     dues = dues_s(seconds, low, high)

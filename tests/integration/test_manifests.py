@@ -77,6 +77,8 @@ def test_the_alerts_as_they_are_become_a_rule(tools: Path) -> None:
         ("networkPolicy.metricsFrom=null", "'metricsFrom'"),
         ("keda.enabled=true,serve.enabled=false", "keda.enabled needs serve.enabled"),
         ("keda.enabled=true,keda.maxReplicas=1", "keda.maxReplicas is less"),
+        ("ingest.rabbitmq.enabled=true", "needs ingest.rabbitmq.exchanges"),
+        ("ingest.kafka.enabled=true", "needs ingest.kafka.topics"),
         ("secret=", "/secret"),
     ],
 )
@@ -104,7 +106,8 @@ def test_kustomize_has_what_the_chart_has(tools: Path) -> None:
 def test_two_releases_in_one_namespace_share_nothing(tools: Path) -> None:
     everything = ("--values", CHART / "ci" / "all-values.yaml")
     names = []
-    for release in ("orders", "bills"):
+    for release in ("orders", "bills" * 10):
         text = ran(tools / "helm", "template", release, CHART, "--kube-version=1.33.0", *everything)
         names.append({line for line in text.splitlines() if line.startswith("  name: ")})
     assert not names[0] & names[1]
+    assert all(len(name.split()[1]) <= 63 for name in names[1])

@@ -1,5 +1,7 @@
 {{- define "delaybridge.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- /* With "-ingest-rabbitmq" it has 63 letters at most. */ -}}
+{{- $name := contains .Chart.Name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) -}}
+{{- $name | trunc 47 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "delaybridge.selector" -}}
