@@ -23,7 +23,7 @@ class Notes:
 
     def add_answers(self, ids: Iterable[str], answers: Iterable[object]) -> None:
         """The notes of answers that have any."""
-        for id, answer in zip(ids, answers, strict=True):
+        for id, answer in zip(ids, answers, strict=False):
             for what in getattr(answer, "notes", ()):
                 self.add(what, id)
 

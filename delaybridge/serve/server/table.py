@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from delaybridge.serve.api.description.about import endpoints_about
-from delaybridge.serve.api.messages import batch, bulk, dead, export, ledger, messages, topics
+from delaybridge.serve.api.messages import (
+    batch,
+    bulk,
+    carrying,
+    dead,
+    export,
+    ledger,
+    messages,
+    topics,
+)
 from delaybridge.serve.api.operations import (
     definitions,
     deployment,
@@ -19,8 +28,8 @@ from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.shared import audit
 
 _MODULES = (
-    *(messages, batch, bulk, export, ledger, dead, destinations, recurring, fleet, numbers),
-    *(definitions, deployment, topics, stream, audit, health),
+    *(messages, batch, bulk, export, carrying, ledger, dead, destinations, recurring, fleet),
+    *(numbers, definitions, deployment, topics, stream, audit, health),
 )
 _DESCRIBED: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.routes.endpoints

@@ -50,13 +50,14 @@ class BatchAnswer(msgspec.Struct):
     items: list[BatchItem]
 
 
-def _size(settings: Settings) -> tuple[int, str]:
+def size_of_batch(settings: Settings) -> tuple[int, str]:
+    """The most bytes of a body with many messages, and what helps if there are more."""
     return settings.serve.batch_bytes, "send fewer messages at once, or raise serve.batch_bytes"
 
 
 @routes(
     "POST /v1/messages:batch", "Schedule many messages", body=Batch,
-    answers={207: BatchAnswer, 413: None}, size=_size,
+    answers={207: BatchAnswer, 413: None}, size=size_of_batch,
     is_raw=lambda headers: True,  # it is read in pieces
 )  # fmt: skip
 async def schedule_batch(call: Call) -> Reply:

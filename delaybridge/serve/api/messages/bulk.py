@@ -156,7 +156,7 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
         chosen = wanted.filter or Filter()
-        selection = await _selection(chosen, TABLE[name].states, call)
+        selection = await selection_of(chosen, TABLE[name].states, call)
         verb = partial(verb, **_bound_for(given, chosen))
         counted = Counter()
         if wanted.dry_run or over_ms:
@@ -201,7 +201,8 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
     return found
 
 
-async def _selection(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
+async def selection_of(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
+    """The messages that a filter means. MessageError: it is none, or means all on a page."""
     # A page of the console must say which messages it means; their state alone is not enough.
     if GUARD in call.headers and not any(getattr(wanted, each) for each in _CHOOSING):
         raise MessageError("bad_selection", "filter", "set a filter first: all would match")

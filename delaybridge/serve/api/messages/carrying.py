@@ -1,0 +1,109 @@
+"""Messages as lines of JSON: a download of all that match, and an import as a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions, whole
+from delaybridge.carry.importing import Import
+from delaybridge.carry.line import BadLine, read_line
+from delaybridge.client.notes import Notes
+from delaybridge.client.verbs import Scope
+from delaybridge.errors import DelayBridgeError, printable
+from delaybridge.serve.api.messages.batch import size_of_batch
+from delaybridge.serve.api.messages.bulk import Filter, selection_of
+from delaybridge.serve.http.endpoint import Reply, Routes
+from delaybridge.serve.shared import jobs
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import Progress
+from delaybridge.serve.stored.jobs import Job
+
+_HEADERS = [
+    (b"content-type", b"application/x-ndjson"),
+    (b"content-disposition", b'attachment; filename="messages.jsonl"'),
+    (b"cache-control", b"no-store"),
+]
+_log = logging.getLogger("delaybridge")
+routes = Routes(scope=Scope.ADMIN)
+
+
+class How(msgspec.Struct, forbid_unknown_fields=True):
+    """dry_run: store nothing. in_flight: also what was in flight, and may have been delivered."""
+
+    dry_run: bool = False
+    in_flight: bool = False
+
+
+@routes("GET /v1/messages:lines", "Download messages as lines", query=Filter, is_safe=True)
+async def lines(call: Call) -> None:
+    """All messages that match, in all four states, with their bodies: a JSON object a line.
+
+    `POST /v1/messages:import` takes them. If something fails on the way, the connection is closed
+    before the last chunk.
+    """
+    selection = whole(await selection_of(call.query, ALL_STATES, call))
+    run = MessageExport(selection.states, lambda bad: _log.warning("not exported: %s", bad))
+
+    client = call.site.patient
+
+    async def texts() -> AsyncIterator[bytes]:
+        async for page in client.select(selection):
+            for some in portions(page):
+                yield await client.run(lambda on, some=some: run.read(on, some))  # type: ignore[misc]
+
+    found = texts()
+    first = await anext(found, b"")
+
+    async def download(scope: Connection, receive: Receive, send: Send) -> None:
+        ending = scope["extensions"]["connection"]["ending"]
+        part = {"type": "http.response.body", "more_body": True}
+        with call.seat():
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({**part, "body": first})
+            try:
+                async for text in found:
+                    await send({**part, "body": text})
+                    is_left = ending.has_ended or call.site.is_draining
+                    if is_left or not await call.is_known():
+                        return
+            except DelayBridgeError as exc:
+                _log.warning("a download of messages breaks off: %s", printable(str(exc)))
+                return
+            await send({**part, "body": b"", "more_body": False})
+
+    return download  # type: ignore[return-value]
+
+
+@routes(
+    "POST /v1/messages:import", "Import messages from lines", is_audited=True, query=How,
+    body=bytes, answers={202: Job}, size=size_of_batch,
+)  # fmt: skip
+async def import_lines(call: Call) -> Reply:
+    """Store messages from the lines of the body; those that cannot be stored hinder no others."""
+    notes, client = Notes(), call.site.patient
+    how: How = call.query
+
+    def tell(bad: BadLine) -> None:
+        notes.add(f"{bad.field}: {bad.what}", bad.place)
+
+    run = Import(
+        client.kinds, call.site.settings.limits.as_limits(), tell=tell,
+        takes_in_flight=how.in_flight, dry=how.dry_run,
+    )  # fmt: skip
+    texts = call.body.splitlines()
+    found = ((n, read_line(text, f"line {n}")) for n, text in enumerate(texts, 1) if text.strip())
+
+    async def progress() -> Progress:
+        told = run.counts.copy()
+        for batch in run.batches(found):
+            await client.run(lambda on, batch=batch: run.store(on, batch))  # type: ignore[misc]
+            yield len(batch), run.counts - told
+            told = run.counts.copy()
+        yield 0, run.counts - told
+
+    return Reply(await jobs.begin(call, "import", progress(), notes), 202)
