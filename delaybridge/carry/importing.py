@@ -104,7 +104,7 @@ class Import:
                 return self._accepting.ready(self.number, line)
             except MessageError as exc:
                 what = f"{exc.code}: {exc.detail}"
-                self._leave_out("bad", BadLine(f"line {self.number}", exc.field, what))
+                self._leave_out("bad", BadLine(line.place(self.number), exc.field, what))
         return None
 
     def _leave_out(self, word: str, bad: BadLine) -> None:
@@ -128,7 +128,7 @@ class Import:
                 found.append(ImportedLine(ready.number, ready.line, outcome.value))
             else:
                 why = _WHY[outcome]
-                self._leave_out("conflict", BadLine(f"line {ready.number}", "id", why))
+                self._leave_out("conflict", BadLine(ready.line.place(ready.number), "id", why))
         if error is not None:
             raise error
         return found

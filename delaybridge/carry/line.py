@@ -80,6 +80,10 @@ class Line(
     version: str = ""
     record_base64: bytes | None = None
 
+    def place(self, number: int) -> str:
+        """How errors name it, if it is the line of that number."""
+        return f"line {number}"
+
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
         id = id_as_given(self.id, self.tenant)

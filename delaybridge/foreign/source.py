@@ -26,6 +26,10 @@ class PendingLine(Line, kw_only=True):
 
     mark: Any = None
 
+    def place(self, number: int) -> str:
+        """Its id, which names its place there."""
+        return printable(self.id)
+
 
 class Source:
     """What one system holds for later."""

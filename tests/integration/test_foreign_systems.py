@@ -52,7 +52,7 @@ def bodies(caller: Client) -> dict[str, tuple[str, int, dict[str, Any]]]:
 
 def left(result: Result) -> list[str]:
     lines = [json.loads(line) for line in result.err.splitlines()]
-    return sorted(each["left"]["field"] for each in lines if "left" in each)
+    return sorted(each["left_out"]["field"] for each in lines if "left_out" in each)
 
 
 def job(queue: str, id: str, name: str, attempts: int = 0, **data: Any) -> dict[str, Any]:
@@ -145,9 +145,7 @@ def test_celery_s_own_workers_run_imported_tasks_once_and_when_they_are_due(
                 team.tasks.ran.name, [f"t{number}"], countdown=8 + number / 10, queue=team.queue
             )
         stock.send_task(team.tasks.ran.name, ["now"], queue=team.queue)
-        assert imported(run, workers, "--remove", "--yes") == (
-            {"created": 40, "removed": 40, "dry_run": False}
-        )
+        assert imported(run, workers, "--remove", "--yes") == ({"created": 40, "removed": 40})
         # When the workers start, then each task runs once and not early
         team.start()
         runs = team.until_ran(*due, "now")
@@ -174,9 +172,7 @@ def test_tasks_in_celery_s_native_delayed_delivery_are_taken_over(
     environment = {**os.environ, **workers.environment, **quorum}
     began_s = time.time()
     ran(sys.executable, "-c", SEND, env=environment, cwd=ROOT)
-    assert imported(run, workers, "--remove", "--yes") == (
-        {"created": 20, "removed": 20, "dry_run": False}
-    )
+    assert imported(run, workers, "--remove", "--yes") == ({"created": 20, "removed": 20})
     workers.start(**quorum)
     with closing(Team(workers)) as team:
         runs = team.until_ran(*map(str, range(20)))

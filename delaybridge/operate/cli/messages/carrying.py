@@ -72,7 +72,7 @@ def export(
     chosen = {name: value for name, value in filters.items() if value}
     wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
     selection = whole(Selection(states=wanted, **chosen))
-    run = MessageExport(wanted, lambda bad: _tell(call, bad))
+    run = MessageExport(wanted, lambda bad: tell(call, bad))
     with call.client(reads=True) as client:
         if selection.destination is not None:
             client.destinations(selection.destination)  # MessageError if there can be no such one
@@ -187,7 +187,7 @@ def _import_file(
         has_bar = file != "-" and not call.output.json
         advance = stack.enter_context(progress(size, wanted=has_bar, label="import", in_bytes=True))
         run = Import(
-            client.kinds, limits, tell=lambda bad: _tell(call, bad), takes_in_flight=in_flight,
+            client.kinds, limits, tell=lambda bad: tell(call, bad), takes_in_flight=in_flight,
             is_strict=strict, dry=dry_run,
         )  # fmt: skip
         known, note = stack.enter_context(_noted(receipt, dry_run=dry_run))
@@ -291,7 +291,8 @@ def _lines(
             raise refused("--receipt", what)
 
 
-def _tell(call: Invocation, bad: BadLine) -> None:
+def tell(call: Invocation, bad: BadLine) -> None:
+    """Name on stderr a line that is left out."""
     if call.output.json:
         call.output.error_line(json.dumps({"left_out": bad._asdict()}))
     else:
