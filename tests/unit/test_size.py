@@ -99,6 +99,15 @@ def test_a_rate() -> None:
     ]
 
 
+def test_a_ledger_in_the_settings_counts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = "size --pending 10M --rate 2k --body 1".split()
+    assert "database" not in run(*load).out
+    assert "kept 7 days" in run(*load, "--ledger").out
+    monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
+    monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", "sqlite:///ledger.db")
+    assert "kept 1 days" in run(*load, "--retention", "1d").out
+
+
 def test_the_largest_load_fits_into_80_columns(run: Run) -> None:
     most = "--pending 100G --rate 10M/s --body 100KiB --burst 100G --ledger --headers 1000"
     printed = run("size", *most.split(), "--cluster", "--id-bytes", "255").out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,11 @@ def _rate(text: str, flag: str) -> float:
     return found
 
 
+_WRITTEN: dict[str, Callable[[float], str]] = {  # by the unit at the end of a name
+    "bytes": lambda number: size_text(round(number)),
+    "s": lambda number: roughly(round(number * 1000)),
+    "cores": "{:,.2f}".format,
+}
 _MESSAGES = _number("N", 0, 10**11)
 
 
@@ -62,6 +67,7 @@ def size(call: Invocation, retention_ms: int | None, **given: Any) -> None:
     """
     from delaybridge.operate.sizing.sizing import TABLES, Demand, needs
 
+    given["has_ledger"] |= call.settings.has_ledger
     if retention_ms is not None and not given["has_ledger"]:
         raise refused("--retention", "only a ledger keeps rows; give --ledger as well")
     kept_s = call.settings.ledger.retention_s if retention_ms is None else retention_ms / 1000
@@ -84,19 +90,13 @@ def _cells(name: str, need: Mapping[str, float]) -> dict[str, str]:
 
 
 def _written(name: str, number: float) -> str:
-    match name.rpartition("_")[2]:
-        case "bytes":
-            return size_text(round(number))
-        case "s":
-            return roughly(round(number * 1000))
-        case "cores":
-            return f"{number:,.2f}"
-    return f"{number:,.0f}"
+    write = _WRITTEN.get(name.rpartition("_")[2])
+    return write(number) if write else f"{number:,.0f}"
 
 
 def _notes(load: Demand, about: Mapping[str, float]) -> Iterator[str]:
     """What a table cannot say."""
-    yield f"A message waits {roughly(round(load.pending / load.rate * 1000))} on average."
+    yield f"A message waits {_WRITTEN['s'](load.pending / load.rate)} on average."
     if max(about["redis_masters"], about["worker_processes"]) > about["buckets"]:
         yield "That is more than the buckets of one namespace can be spread over: use several."
     if about["redis_masters"] > 1:
