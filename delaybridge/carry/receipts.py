@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Annotated
 
@@ -14,6 +14,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Limits, State
 from delaybridge.store.messages.changes import Named
 from delaybridge.store.messages.selection import PAGE_MESSAGES, Selected
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import bucket_of
 
 
@@ -30,11 +31,13 @@ class ImportReceipt(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
     key_base64: bytes | None = None
     version: str = ""
 
-    def named(self, buckets: int) -> Selected:
-        """The message, where there is this number of buckets. ValueError: the version is wrong."""
+    def named(self, buckets: Sequence[Bucket]) -> Selected:
+        """The message, where there are these buckets. ValueError: the version is wrong."""
         key = self.id.encode() if self.key is None else self.key.encode()
-        number = bucket_of(key if self.key_base64 is None else self.key_base64, buckets)
-        return Selected(self.id, number, State.DELAYED, None, bytes.fromhex(self.version))
+        place = bucket_of(key if self.key_base64 is None else self.key_base64, len(buckets))
+        return Selected(
+            self.id, buckets[place].number, State.DELAYED, None, bytes.fromhex(self.version)
+        )
 
 
 encode_receipt = msgspec.json.Encoder().encode
@@ -92,7 +95,9 @@ class StoredLines:
         return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
 
 
-def named_in(texts: Iterable[bytes], limits: Limits, buckets: int) -> Iterator[list[Named]]:
+def named_in(
+    texts: Iterable[bytes], limits: Limits, buckets: Sequence[Bucket]
+) -> Iterator[list[Named]]:
     """The messages that these lines name, by pages; a page is whole before it is handed out.
 
     MessageError names the wrong line; what was named on the pages before it is done by then.

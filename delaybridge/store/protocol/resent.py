@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import json
 from msgspec.structs import replace
 
 from delaybridge.errors import DecodeError
@@ -17,7 +18,7 @@ from delaybridge.store.protocol.verbs import Arg, RedisCommand
 
 ELSEWHERE, _UNKNOWN = 30, 0
 _FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
-_KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 4, 5, 4
+_CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 3, 4, 5, 4
 _STRANGER = [-1]
 
 
@@ -93,7 +94,11 @@ class Resent:
             offsets = b"".join(some)
         ids = [args[_FIRST_ID + place] for place in places]
         entries = [args[_FIRST_ID + count + place] for place in places]
-        head = [*args[:3], 1, *args[4:7], offsets, args[8], len(places)]
+        reach = args[8]
+        if int(args[1]) == _CARRIED and reach:  # attempts, of each message
+            tried = json.decode(bytes(reach))  # type: ignore[arg-type]
+            reach = json.encode([tried[place] for place in places])
+        head = [*args[:3], 1, *args[4:7], offsets, reach, len(places)]
         return replace(self._command, args=[*head, *ids, *entries, *runs])
 
     def result(self, replies: Sequence[Any]) -> Any:

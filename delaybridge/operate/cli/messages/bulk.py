@@ -111,6 +111,8 @@ def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
         check_id(id, call.settings.limits.as_limits())
     with call.client(remedy="run the command again") as client:
         sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
+        if bulk.has_notes:
+            bulk(client, [], dry_run=True)  # MessageError if there can be no such destination
         if targets.from_file is not None:
             return _sweep_file(sweep, targets, bulk)
         if not ids:
@@ -142,7 +144,7 @@ def _sweep_file(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:
         call.confirm(f"{bulk.asks} the messages that are named in the file", yes=targets.yes)
     buckets = sweep.client.run(lambda calls: calls.open())
     lines = targets.from_file or ()
-    pages = named_in(lines, call.settings.limits.as_limits(), len(buckets))
+    pages = named_in(lines, call.settings.limits.as_limits(), buckets)
     try:
         return sweep.run(pages, quiet=call.output.is_watched)
     finally:

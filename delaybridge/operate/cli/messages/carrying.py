@@ -82,9 +82,14 @@ def export(
                     run.counts.update(one.state.value for one in page)
             else:
                 _write_all(call, client, selection, run, output)
-        finally:
-            _show_counts(call, run.counts)
-    return Exit.PARTLY if run.counts["bad"] else Exit.DONE
+        except BaseException:
+            if run.counts:
+                _show_counts(call, run.counts)
+            raise
+    _show_counts(call, run.counts)
+    if run.is_resized:
+        call.note("warning: buckets were resized meanwhile; export again when that is done")
+    return Exit.PARTLY if run.counts["bad"] or run.is_resized else Exit.DONE
 
 
 def _write_all(

@@ -108,6 +108,15 @@ def reschedule(
     return perform(call, moving, BulkVerb("move_many", "move", {"by_ms": by_ms}))
 
 
+_REDIRECT_ABOUT = "Give messages another destination, perhaps at a broker of another kind."
+_REDIRECT_MORE = """Each goes to one of the two, never to both.
+`redirected_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have arrived at
+the old one. `refused`: the new one does not take it. `changed`: others changed it meanwhile. What
+the new broker cannot carry, as some headers, is left out and told, also by --dry-run."""
+_REDIRECT = BulkVerb("redirect_many", "redirect")
+message.add_command(
+    bulk_command("redirect", _REDIRECT, _REDIRECT_ABOUT, "redirected", _REDIRECT_MORE)
+)
 _NOW = BulkVerb("reschedule_many", "publish", {"delay": "0s", "at": None})
 _NOW_ABOUT = "Make messages due now, or with --over from now on."
 message.add_command(bulk_command("publish-now", _NOW, _NOW_ABOUT, "moved"))
@@ -156,6 +165,11 @@ _KICK_ABOUT = "Bring messages back, due now (or spread with --over); attempts st
 _DISCARD_ABOUT = "Delete messages from the dead set for good."
 dead.add_command(bulk_command("kick", _KICK, _KICK_ABOUT, "brought back"))
 dead.add_command(bulk_command("discard", _DISCARD, _DISCARD_ABOUT, "deleted"))
+_REDIRECT_DEAD = BulkVerb("dead.redirect_many", "redirect")
+_DEAD_MORE = "They stay dead unless --kick brings them back, too."
+dead.add_command(
+    bulk_command("redirect", _REDIRECT_DEAD, _REDIRECT_ABOUT, "redirected", _DEAD_MORE)
+)
 add_plain_commands(dead, "dead.", DeadVerbs)
 
 

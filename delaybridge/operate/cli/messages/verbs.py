@@ -35,7 +35,7 @@ _KNOWN: dict[str, Decorator] = {
     "at": grammar.at_option,
     "by_ms": grammar.by_option,
     "ttl": option("--ttl DURATION", _TTL_HELP),
-    "to": option("--to D", "The new destination, perhaps at a broker of another kind."),
+    "to": option("--to D", "The new destination.", required=True),
     "kick": option("--kick", "Bring them back as well, due now; else they stay dead."),
 }
 _HELP = """{}
@@ -63,7 +63,9 @@ def bulk_command(name: str, bulk: BulkVerb, about: str, done: str, more: str = "
 
     run.__doc__ = _HELP.format(about, done, more and f" {more}")
     shown = target_options(dead=bulk.is_of_dead, over="spread_ms" in parameters)
-    with_options = options(shown, *(_KNOWN[each] for each in own))(pass_call(run))
+    first = [_KNOWN[each] for each in own if each == "to"]
+    last = [_KNOWN[each] for each in own if each != "to"]
+    with_options = options(*first, shown, *last)(pass_call(run))
     return click.command(name, cls=Command)(with_options)
 
 
