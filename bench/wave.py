@@ -26,6 +26,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.rig import CALL, Table, open_redis
@@ -93,9 +94,10 @@ def follow(deployment: Deployment, scaler: Autoscaler, url: str, until_s: float)
         deployment.place()
         if time.time() >= synced_s:
             synced_s += SYNC_S
-            with urllib.request.urlopen(f"{url}/v1/scaling", timeout=20) as answer:
-                value = json.load(answer)[scaler.field]
-            deployment.scale(scaler.decide(time.time(), value, deployment.replicas))
+            with suppress(OSError):  # no answer, no change, as with KEDA
+                with urllib.request.urlopen(f"{url}/v1/scaling", timeout=SYNC_S) as answer:
+                    value = json.load(answer)[scaler.field]
+                deployment.scale(scaler.decide(time.time(), value, deployment.replicas))
         if time.time() >= lined_s + LINE_S:
             lined_s += LINE_S
             yield len(deployment.running)

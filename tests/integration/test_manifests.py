@@ -6,7 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from delaybridge.operate.cli import main as cli
+from delaybridge.settings.settings import Settings
 from tests.servers.kubernetes import VERSIONS
 from tools.manifests import CHART, KUSTOMIZE, ROOT, manifests
 
@@ -49,13 +52,29 @@ def assert_conforms(tools: Path, text: str) -> None:
         ran(tools / "kubeconform", "-strict", "-summary", *schemas, "-", given=text)
 
 
+def assert_runs(text: str) -> None:
+    """Every container's command line and variables are known to the program."""
+    pods = [
+        each["spec"]["template"]["spec"]
+        for each in yaml.safe_load_all(text)
+        if each and each["kind"] in ("Deployment", "Job")
+    ]
+    assert pods
+    for pod in pods:
+        (container,) = pod["containers"]
+        assert cli([*container["args"], "--help"]) == 0
+        env = {each["name"]: each["value"] for each in container.get("env") or ()}
+        env.pop("DELAYBRIDGE_CONFIG", None)  # its text is read in a unit test
+        assert Settings.load(environ=env)
+
+
 @pytest.mark.parametrize("values", [None, *VALUES], ids=lambda path: path and path.stem)
 def test_the_chart_is_valid_with_these_values(tools: Path, values: Path | None) -> None:
     more = ("--values", values) if values else ()
     ran(tools / "helm", "lint", "--strict", CHART, *more)
     text = template(tools, *more)
-    assert "kind: Deployment" in text
     assert_conforms(tools, text)
+    assert_runs(text)
 
 
 def test_the_alerts_as_they_are_become_a_rule(tools: Path) -> None:
@@ -93,6 +112,7 @@ def test_an_overlay_is_valid(tools: Path, overlay: Path) -> None:
     text = ran(tools / "kustomize", "build", overlay)
     assert "namespace: delaybridge" in text
     assert_conforms(tools, text)
+    assert_runs(text)
 
 
 def test_kustomize_has_what_the_chart_has(tools: Path) -> None:

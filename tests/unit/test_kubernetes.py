@@ -73,6 +73,36 @@ def test_it_runs_a_command_that_exists_with_settings_that_exist(name: str) -> No
     assert settings_of(name).brokers, "a variable that is unknown is refused"
 
 
+OVERLAYS = {
+    path.parent.name: yaml.safe_load(path.read_text())
+    for path in (DEPLOY / "kustomize" / "overlays").glob("*/kustomization.yaml")
+}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_what_an_overlay_changes_exists(name: str) -> None:
+    overlay = OVERLAYS[name]
+    for made in overlay.get("configMapGenerator", ()):
+        env = dict(literal.split("=", 1) for literal in made["literals"])
+        assert Settings.load(environ=SECRET | env)
+    targets = {each["metadata"]["name"] for each in OBJECTS}
+    for patch in overlay.get("patches", ()):
+        assert patch["target"].get("name") in {*targets, None}
+        for step in yaml.safe_load(patch["patch"]):
+            if step["path"].endswith("/args"):
+                assert cli([*step["value"], "--help"]) == 0
+
+
+@pytest.mark.parametrize("path", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_settings_that_are_tried_with_the_chart_are_accepted(
+    path: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "delaybridge.toml"
+    file.write_text(yaml.safe_load(path.read_text()).get("config", ""))
+    env = {"DELAYBRIDGE_CONFIG": str(file), "DELAYBRIDGE_LEDGER__URL": "sqlite:////l.db"}
+    assert Settings.load(environ={"DELAYBRIDGE_BROKERS__RABBITMQ": "amqp://h"} | env)
+
+
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_its_ports_are_those_it_listens_at(name: str) -> None:
     settings, args = settings_of(name), container(name)["args"]
