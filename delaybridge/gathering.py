@@ -6,6 +6,7 @@ Scripts and `Accepted.when` have them as a word: `~QUIET:LONGEST` or `^EVERY`, i
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
@@ -56,6 +57,12 @@ class Throttle(msgspec.Struct, frozen=True):
 
 
 Gathering = Debounce | Throttle
+
+
+def spanned(due: Any, until_ms: int) -> Any:
+    """A due time as scripts take it, of a throttle with the time until which its span is known."""
+    every, dot, rank = str(due).partition(".")
+    return f"{every}:{until_ms}{dot}{rank}" if every.startswith("^") else due
 
 
 def _span(value: Span, name: str, most_ms: int) -> int:

@@ -38,8 +38,9 @@
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
 --                       rank / 256; or + and the same with a delay in ms), how many messages. Gathered
---                       ones have in place of a score ~QUIET:LONGEST (debounced) or ^EVERY (throttled),
---                       in ms, and rank / 256; their payloads end in a double that is written here
+--                       ones have in place of a score ~QUIET:LONGEST (debounced) or ^EVERY (throttled; or
+--                       ^EVERY:END, until when another bucket knows a span), in ms, and rank / 256;
+--                       their payloads end in a double that is written here
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
 --          an id delivered within the bucket's window is a duplicate, unless the policy is replace;
@@ -595,6 +596,7 @@ if not all_new then
       entry = string.sub(entry, 1, -9) .. until_ms
     else
       local ends_ms = tonumber(redis.call('ZSCORE', KEYS[13], id .. '\0') or 0)
+      ends_ms = math.max(ends_ms, tonumber(longest) or 0) -- as far as another bucket knows
       if waits then
         due_ms = math.max(now, math.floor(its_score))
       elseif ends_ms > now then -- before its last message was due, that was cancelled
@@ -606,7 +608,7 @@ if not all_new then
     if is_again then
       return answer == BEGUN and CREATED or answer, other or math.floor(past)
     elseif answer ~= CREATED and answer ~= REPLACED or other then
-      return answer, other or now
+      return answer, other or due_ms
     end
     if kind == '^' then
       note_span(id, due_ms + span)

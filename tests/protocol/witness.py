@@ -40,17 +40,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from delaybridge.message import Answer
+from tests.protocol import pacing
 from tests.protocol.bounds import Bounds
-from tests.protocol.bucket import (
-    EVERY,
-    GATHERS,
-    LONGEST,
-    QUIET,
-    Bucket,
-    Content,
-    Effect,
-    put,
-)
+from tests.protocol.bucket import GATHERS, Bucket, Content, Effect, put
 from tests.protocol.calls import ClientCall, Copy, OwnerCall
 
 MOST = 4  # deliveries that are told apart
@@ -151,10 +143,10 @@ class Witness:
                 if self.allowed[effect.id] != effect.claim:
                     self.violations.append("10 answered in_flight for a message never fired")
             elif effect.kind == "accepted":
-                self._is_sent_again(call, effect, again=again)
+                pacing.judge_sent_again(self, call, effect, again=again)
                 self._accepted(effect)
                 self._is_free(call, effect, effects, now)
-                self._gathered(call, effect, effects, now)
+                pacing.judge_due(self, call, effect, effects, now)
             elif effect.kind in ("restored", "withdrawn"):
                 self._by_ledger(effect)
             elif effect.kind == "given":
@@ -212,29 +204,6 @@ class Witness:
         born = 0 if old is None else old.generation + 1
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
         self.fates = put(self.fates, effect.stamp, fate)
-
-    # debounce and throttle
-
-    def _is_sent_again(self, call: ClientCall, effect: Effect, *, again: bool) -> None:
-        old = self.fates[effect.stamp]
-        is_new = old is None or old.state == "erased" or not again or self.went_back
-        if call.policy in GATHERS and not is_new:
-            self.violations.append("16 a gathered call sent again was stored once more")
-
-    def _gathered(self, call: ClientCall, effect: Effect, effects: list[Effect], now: int) -> None:
-        due = effect.score // 2
-        if call.policy == "throttle":
-            if due < self.paced[effect.id] and not self.went_back:
-                self.violations.append("15 a throttled message is due too soon")
-            self.change(effect.stamp, is_paced=True)
-        elif call.policy == "debounce":
-            undone = [each for each in effects if each.kind == "undone"]
-            old = self.fates[undone[0].stamp] if undone else None
-            first = now if not undone else -1 if old is None else old.first
-            is_right = due == max(now, min(now + QUIET, first + LONGEST))
-            if first >= 0 and not is_right and not self.went_back:
-                self.violations.append("15 a debounced message is due at another time")
-            self.change(effect.stamp, first=first)
 
     # the window of delivered ids
 
@@ -378,8 +347,7 @@ class Witness:
                 self.violations.append("1 settled without a confirm")
             self._delivered(effect.id, now)
             self.change(effect.stamp, state="settled")
-            if fate is not None and fate.is_paced:
-                self.paced = put(self.paced, effect.id, fate.score // 2 + EVERY)
+            pacing.note_delivered(self, effect.id, fate)
         elif call.verb in ("retry", "bury") and call.maybe:
             self.change(effect.stamp, unknown=True)
         if call.verb == "bury":

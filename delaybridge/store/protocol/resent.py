@@ -12,9 +12,10 @@ from msgspec import json
 from msgspec.structs import replace
 
 from delaybridge.errors import DecodeError
+from delaybridge.gathering import spanned
 from delaybridge.message import decode_record
 from delaybridge.store.protocol.moves import target_of
-from delaybridge.store.protocol.verbs import Arg, RedisCommand
+from delaybridge.store.protocol.verbs import GATHERED, Arg, RedisCommand
 
 ELSEWHERE, _UNKNOWN = 30, 0
 _FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
@@ -84,10 +85,11 @@ class Resent:
             for _ in range(int(many))
         ]
         for place in places:
-            if runs and runs[-2] == due[place]:
+            score = spanned(due[place], self._first[place][1])
+            if runs and runs[-2] == score:
                 runs[-1] = int(runs[-1]) + 1
             else:
-                runs += [due[place], 1]
+                runs += [score, 1]
         offsets = args[7]
         if isinstance(offsets, bytes) and len(offsets) == count * _OFFSET_BYTES and args[6]:
             some = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
@@ -125,9 +127,13 @@ class Resent:
 
     def _as_reply(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
         reply: list[Any] = [word for answer, due, _ in answers for word in (answer, due, 1)]
-        if int(self._command.args[1]) == _REPLACE_NAMED:
+        if _names_replaced(int(self._command.args[1])):
             reply.append([stamp for answer, _, stamp in answers if answer == _REPLACED])
         return reply
+
+
+def _names_replaced(policy: int) -> bool:
+    return policy == _REPLACE_NAMED or policy >= 2 * GATHERED
 
 
 def _triples(reply: Any) -> list[Any]:
