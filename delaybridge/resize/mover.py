@@ -17,6 +17,7 @@ from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part, RunView
 
 _IDLE_S, _SOON_S = 0.2, 0.02
+_RELEASED_S = 2.0
 _AT_ONCE = 8  # buckets of a worker that give their messages away
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
@@ -96,10 +97,12 @@ class Mover(Part):
 
     async def _begin(self, bucket: Bucket) -> None:
         """Give the lease back, then give the bucket its other keys, and take it again."""
-        following = self._following
         await self._rested(bucket.number)
-        begun = await self._store.run_one(moves.begin(bucket))
-        await self._store.complete(following.look([bucket.number]))
+        begun, until_s = False, time.monotonic() + _RELEASED_S
+        while not begun and time.monotonic() < until_s:  # its lease is still on its way back
+            begun = await self._store.run_one(moves.begin(bucket))
+            await asyncio.sleep(0 if begun else _SOON_S / 4)
+        await self._store.complete(self._following.look([bucket.number]))
         if not begun:
             say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
         self._back_to_work(bucket.number)
@@ -109,8 +112,7 @@ class Mover(Part):
         self._following.resting.add(number)
         self._run.regroup()
         while any(s.bucket.number == number for s in self._run.sessions()):
-            await asyncio.sleep(0.002)
-        await asyncio.sleep(0)
+            await asyncio.sleep(_SOON_S / 10)
 
     def _back_to_work(self, number: int) -> None:
         self._following.resting.discard(number)
