@@ -202,7 +202,7 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
 
 
 async def selection_of(wanted: Filter, states: Sequence[State], call: Call) -> Selection:
-    """The messages that a filter means. MessageError: it is none, or means all on a page."""
+    """The messages that a filter means. MessageError: a field is wrong, or a page asks for all."""
     # A page of the console must say which messages it means; their state alone is not enough.
     if GUARD in call.headers and not any(getattr(wanted, each) for each in _CHOOSING):
         raise MessageError("bad_selection", "filter", "set a filter first: all would match")
