@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def test_the_wheel_holds_the_repository_s_scripts_and_settings(wheel: Path) -> N
         assert "delaybridge/py.typed" in packed.namelist()
     assert inside == {path.name: path.read_bytes() for path in (ROOT / "lua").glob("*.lua")}
     assert settings == (ROOT / "config" / "delaybridge.toml").read_bytes()
+
+
+def test_the_source_archive_holds_the_chart_and_what_kustomize_takes(wheel: Path) -> None:
+    (archive,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    files = (path for path in (ROOT / "deploy").rglob("*") if path.is_file())
+    assert {str(path.relative_to(ROOT)) for path in files} <= names
 
 
 @pytest.mark.slow

@@ -98,6 +98,8 @@ def test_the_alerts_as_they_are_become_a_rule(tools: Path) -> None:
         ("keda.enabled=true,keda.maxReplicas=1", "keda.maxReplicas is less"),
         ("ingest.rabbitmq.enabled=true", "needs ingest.rabbitmq.exchanges"),
         ("ingest.kafka.enabled=true", "needs ingest.kafka.topics"),
+        ("secretFiles[0].name=a.b,secretFiles[0].secret=s", "/secretFiles/0/name"),
+        ("secretFiles[0].name=front-tls,secretFiles[0].secret=s", "/secretFiles/0/name"),
         ("secret=", "/secret"),
     ],
 )

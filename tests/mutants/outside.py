@@ -296,4 +296,17 @@ MUTANTS = [
         "types of openapi-typescript have every request give each field with a default",
         "tests/integration/test_http_description.py -k words",
     ),
+    Mutant(
+        "scaling: parked", "delaybridge/serve/api/operations/numbers.py",
+        "due_now = ahead.overdue + ahead.in_flight",
+        "due_now = ahead.overdue + ahead.in_flight + ahead.parked",
+        "an autoscaler keeps its most workers for what none of them would deliver",
+        "tests/integration/test_http_fleet.py -k further_worker",
+    ),
+    Mutant(
+        "scaling: a longer minute", "delaybridge/operate/views/horizon.py",
+        "_COMING_MS = (60_000,", "_COMING_MS = (62_000,",
+        "what is due within the next minute has more",
+        "tests/integration/test_http_fleet.py -k numbers",
+    ),
 ]  # fmt: skip
