@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
 
 HEADER_BYTES = 34  # of a header in a record: a name of 12 bytes with a text of 16
-BUSY, FULL = 0.6, 0.8  # of a core, and of maxmemory, as planned; at 0.8 `health` warns
+BUSY, FULL = 0.6, 0.8  # of a core, and of maxmemory, as planned; at 0.8 `doctor` warns
 MASTER_BYTES = 25 * 10**9  # used by a master, at most: beyond, a save takes minutes
 SHARES, LEAST_BUCKETS, MOST_BUCKETS = 8, 16, 1024  # buckets for each worker process and master
 _LEAST_MASTERS = 3  # of a Cluster
