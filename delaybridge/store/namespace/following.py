@@ -28,6 +28,7 @@ from delaybridge.store.redis.errors import WrongType
 _WHOLE, _MOVING, _RETIRED = range(3)
 _LOOK_S = 1.0  # while a resize is under way, the record is read as often
 _FOLLOWED = {"schedule", "cancel", "reschedule", "kick", "discard", "get", "quarantine", "fence"}
+_SOURCES = {"schedule": 6, "reschedule": 6, "cancel": 3}  # where a source is among the arguments
 _TRIES = 5
 
 
@@ -186,7 +187,7 @@ class Following:
         if not self.is_retired(number):
             yield from self.land_page(self.bucket(number))
         resent = Resent(command, reply, self._known.targets(number))
-        sent = [(self._for(one, n), n) for n, one in resent.commands()]
+        sent = [(self._for(one, number, n), n) for n, one in resent.commands()]
         return resent.result((yield from together([self._next(one, n) for one, n in sent])))
 
     def _next(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
@@ -195,14 +196,21 @@ class Following:
         (reply,) = yield [command]
         return reply
 
-    def _for(self, command: RedisCommand[Any], number: int) -> RedisCommand[Any]:
-        """The command for another bucket."""
+    def _for(self, command: RedisCommand[Any], first: int, number: int) -> RedisCommand[Any]:
+        """The command to a first bucket for another one, which has its messages by now."""
         bucket = Bucket(self._namespace, number, self.birth)
         names = tuple(bucket.key(name.rpartition(":")[2]) for name in command.keys)
         args = list(command.args)
         if command.name in ("schedule", "reschedule", "kick"):
             args[4:6] = bucket.wake, number
+        at = _SOURCES.get(command.name)
+        if at is not None and self._meet(first):
+            args[at] = moves.source_at(str(args[at]), first)
         return replace(command, keys=names, args=args)
+
+    def _meet(self, number: int) -> bool:
+        """Whether messages of several buckets go where those of this one go."""
+        return len(self._known.sources(self._known.targets(number)[0])) > 1
 
     def land_page(self, bucket: Bucket) -> Steps[dict[int, list[bytes]]]:
         """Land the page that a bucket has lifted; the ids that were refused, by target."""
@@ -212,7 +220,10 @@ class Following:
     def land(self, bucket: Bucket, page: moves.Page) -> Steps[dict[int, list[bytes]]]:
         """Land this page of a bucket; the ids that were refused, by target."""
         layout = self._known
-        some = moves.by_target(page.entries, layout.targets(bucket.number))
+        entries = page.entries
+        if self._meet(bucket.number):
+            entries = [moves.known_at(each, bucket.number) for each in entries]
+        some = moves.by_target(entries, layout.targets(bucket.number))
         to = [(Bucket(self._namespace, number, self.birth), entries) for number, entries in some]
         refused = yield [
             moves.land(one, page, bucket.number, entries, layout.sources(one.number))

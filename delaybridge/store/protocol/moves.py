@@ -25,7 +25,8 @@ MOVED = b"moved:"
 PHASES = GOES, PASSED, EMPTY = 1, 2, 3
 """Of a bucket: messages leave it; none of it can be published any more; it has given all."""
 _STAMP_BYTES = 8
-_DEAD = 3  # the highest kind of entry that is a message: see lua/lift.lua
+_DEAD, _SOURCE = 3, 6  # kinds of entries (lua/lift.lua); messages are those up to the dead ones
+_OF_PLANS = ("recurring:", "http:")  # sources whose messages are all of one bucket
 _HEAD = struct.Struct(">BdI")
 _NEAR_MS = 2000
 _QUARANTINED = "~"
@@ -41,6 +42,11 @@ class Entry(NamedTuple):
     def is_message(self) -> bool:
         """Whether it goes to one bucket; all else goes to each."""
         return self.content[0] <= _DEAD
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is how far a source was read."""
+        return self.content[0] == _SOURCE
 
     @property
     def shard_key(self) -> bytes:
@@ -132,6 +138,21 @@ def is_moved(key: str) -> RedisCommand[bool]:
     """Whether the bucket with this key `messages` has other keys by now, or none."""
     is_so = lambda reply: bool(reply and reply.startswith(MOVED))  # noqa: E731
     return plain("GET", key, parse=is_so, near=key)  # as it is: this key, no other
+
+
+def source_at(source: str, number: int) -> str:
+    """A source, as a target of a bucket knows it that takes the messages of several.
+
+    Each of these had read it up to its own offset.
+    """
+    return source if not source or source.startswith(_OF_PLANS) else f"{source}@{number}"
+
+
+def known_at(entry: Entry, number: int) -> Entry:
+    """The entry, as a target of this bucket is to know it."""
+    if not entry.is_source:
+        return entry
+    return entry._replace(id=source_at(entry.id.decode(errors="replace"), number).encode())
 
 
 def by_target(
