@@ -84,6 +84,7 @@ class Bridge:
         kinds = kinds_of(self.settings.brokers) if self.settings.brokers else DEFAULT_KINDS
         self._arrivals = Arrivals(kinds, lambda: self._redis.now_ms)
         self._engine = Engine(self._redis, self.settings, self._arrivals)
+        self._redis.on_wait = lambda: threading.Thread(target=self._let_leave, daemon=True).start()
         _forget_shared_client()
 
     def __enter__(self) -> Self:
@@ -253,6 +254,12 @@ class Bridge:
                         yield callback, delivered
             if is_over:
                 return
+
+    def _let_leave(self) -> None:
+        """What is due now goes out: a call waits for that, in a thread of its own."""
+        with self._turn:
+            if not self._loop.is_closed():
+                self._run(self._engine.run(self._redis.now_ms))
 
     def _untold(self) -> DeliveredMessage | None:
         with self._turn:

@@ -25,6 +25,7 @@ _INFO = b"redis_version:8.0.0\r\nrun_id:%b\r\nrole:master\r\nused_memory:1000000
 _INFO += b"maxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
 _SIZES = {"I1": "B", "I2": "H", "I4": "I", "I8": "Q", "c4": "4s"}  # as Lua and Python write them
 _PIECE_BYTES = 4096  # its parser copies what is left of a piece after each word
+_IN_FLIGHT = 5  # an answer
 _STRANGER = [-1]  # the answer of a bucket that is new: the call is made again
 
 
@@ -32,6 +33,7 @@ class MemoryRedis(FakeServer):
     """Its keys, its clock and its scripts.
 
     now_ms: what TIME says, until it is set again. on_publish: called with each text published.
+    on_wait: called when a call has to wait for a message of its key, which is due.
     transports: of its connections.
     """
 
@@ -39,6 +41,7 @@ class MemoryRedis(FakeServer):
         super().__init__(version=(8,))
         self.now_ms = now_ms
         self.on_publish: Callable[[str], None] = lambda text: None
+        self.on_wait: Callable[[], None] = lambda: None
         self.transports: set[asyncio.Transport] = set()
         self.dbs = defaultdict(lambda: _Database(self))
         self.script_cache |= {sha.encode(): text.encode() for text, sha in scripts().values()}
@@ -125,6 +128,8 @@ class _Connection(FakeSocket, asyncio.Protocol):
         reply = super().evalsha(sha1, numkeys, *words)
         if sha1.decode() == scripts()["schedule"][1] and reply != _STRANGER:
             self._redis.now_ms += 1
+            if _IN_FLIGHT in reply[::3]:
+                self._redis.on_wait()
         return reply
 
 

@@ -287,3 +287,19 @@ def test_what_redis_forgets_after_a_while_is_forgotten_after_as_much_time(bridge
         assert raw.time()[0] == int(bridge.now.timestamp())
         bridge.advance("2s")
         assert raw.get("key") is None
+
+
+def test_debounce_and_throttle(bridge: Bridge) -> None:
+    client, to = bridge.client(), "rabbitmq:mail/notify"
+    assert client.debounce(to, b"1", key="page", quiet="5m", longest="8m") == "created"
+    bridge.advance("4m")
+    assert client.debounce(to, b"2", key="page", quiet="5m") == "replaced"
+    bridge.advance("239s")
+    assert bridge.delivered() == []
+    bridge.advance("1s")
+    assert [message.body for message in bridge.delivered()] == [b"2"]
+    # What is due leaves, and the next call waits for that.
+    answers = [client.throttle(to, b"%d" % n, key="user", every="1m") for n in range(3)]
+    assert answers == ["created", "kept", "replaced"]
+    bridge.advance("1m")
+    assert [message.body for message in bridge.delivered()][1:] == [b"0", b"2"]
