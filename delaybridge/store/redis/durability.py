@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from delaybridge.errors import NotDurable, printable
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.protocol import keys
@@ -83,12 +85,11 @@ class Assurance:
         if not isinstance(waited, Exception):
             self._has_waitaof = True
             return None if waited[0] >= 1 else _not_durable("it is not on disk yet")
-        if "unknown command" not in str(waited).lower():
-            is_off = "appendonly" in str(waited).lower()
-            return _not_durable("appendonly is off") if is_off else waited
+        if type(waited) is not ResponseError:  # a code word says what it is
+            return waited
         self._has_waitaof = False
-        if not configured:  # it failed over to an older server
-            return _not_durable("this server lacks WAITAOF")
+        if not configured:  # appendonly was turned off, or it failed over to an older server
+            return _not_durable("this server refuses WAITAOF: appendonly is off, or it is too old")
         return _always_synced(configured[0])
 
 

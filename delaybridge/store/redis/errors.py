@@ -44,6 +44,10 @@ class Misnamed(redis.RedisError):
     """The URL does not fit the servers behind it; says what to give instead."""
 
 
+class MayNotLoad(NoPermissionError):
+    """The user may not load the scripts, and the server lacks one."""
+
+
 class Redirected(NotNow):
     """Another server of the Cluster has the key: host and port. asking: only for this once."""
 
@@ -86,7 +90,7 @@ def translate(error: Exception) -> DelayBridgeError:
         return StoreFull()
     if isinstance(error, AuthenticationError | NoPermissionError):
         remedy = "check user, password and ACL"
-        if "'script" in text:
+        if isinstance(error, MayNotLoad):
             remedy = "allow +script|load, or let an operator run: delaybridge scripts load"
         return StoreDenied(f"redis: access refused: {text}; {remedy}")
     if isinstance(error, Redirected):

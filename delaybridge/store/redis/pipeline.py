@@ -9,7 +9,12 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, TryAgainError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    TryAgainError,
+)
 
 from delaybridge.errors import (
     DelayBridgeError,
@@ -27,6 +32,7 @@ from delaybridge.store.redis.durability import Assurance
 from delaybridge.store.redis.errors import (
     AGAIN,
     CLUSTERED,
+    MayNotLoad,
     Misnamed,
     NotAsked,
     Redirected,
@@ -298,6 +304,8 @@ def _without_loads(replies: Sequence[Any]) -> list[Any]:
     """
     count = len(scripts())
     refusal = next((reply for reply in replies[:count] if isinstance(reply, Exception)), None)
+    if isinstance(refusal, NoPermissionError):
+        refusal = MayNotLoad(str(refusal))
     return [
         refusal if refusal is not None and isinstance(reply, NoScriptError) else reply
         for reply in replies[count:]
