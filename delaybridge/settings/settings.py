@@ -241,10 +241,19 @@ def duration(ms: int) -> str:
 
 
 def _token_cautions(file: str) -> list[str]:
-    if not file or not _others_may_read(file):
+    if not file or not _others_may_read(file) or not _has_plain_tokens(Path(file)):
         return []
     what = "chmod 600, or write sha256:HEX instead of tokens"
     return [f"serve.token_file: others may read {file}; {what}"]
+
+
+def _has_plain_tokens(file: Path) -> bool:
+    """Whether a line has more than a digest: a Secret of Kubernetes is always read by its group."""
+    try:
+        lines = file.read_text("ascii", "replace").split("\n")
+    except OSError:  # `serve` says what is wrong with it
+        return True
+    return any(line.strip() and not line.lstrip().startswith(("#", "sha256:")) for line in lines)
 
 
 def _others_may_read(file: str) -> bool:

@@ -239,6 +239,18 @@ def test_risky_settings_give_warnings() -> None:
     assert "ssl_cert_reqs=none" in open_door.cautions()[0]
 
 
+def test_a_file_of_digests_may_be_read_by_others_and_one_of_tokens_may_not() -> None:
+    file = Path("tokens")
+    settings = load(flags={"serve": {"token_file": str(file)}})
+    assert settings.cautions() == [], "there is none yet"
+    file.write_text(f"# keda\nsha256:{'0' * 64} read keda\n\n")
+    file.chmod(0o440)
+    assert settings.cautions() == []
+    file.write_text(file.read_text() + "Zr7qK2mVx9TbWc4P\n")
+    assert settings.cautions()[0].startswith("serve.token_file: others may read tokens")
+    assert load(flags={"serve": {"token_file": "/"}}).cautions(), "no file, and no failure"
+
+
 @pytest.mark.parametrize(
     ("section", "url"),
     [
