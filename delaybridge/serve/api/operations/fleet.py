@@ -14,6 +14,8 @@ from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
+from delaybridge.resize import resizing
+from delaybridge.resize.resizing import Progress
 from delaybridge.serve.api.description.openapi import object_of
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.call import Call
@@ -34,10 +36,22 @@ class Workers(msgspec.Struct):
 
 
 class Buckets(msgspec.Struct):
-    """All buckets, in order of their numbers. unseen: numbers of those whose server is silent."""
+    """All buckets, in order of their numbers. unseen: numbers of those whose server is silent.
+
+    resize: how far messages have moved to another number of buckets; `to` is null if none move.
+    """
 
     items: list[object_of(BucketStats)]  # type: ignore[valid-type]
     unseen: list[int]
+    resize: object_of(Progress)  # type: ignore[valid-type]
+
+
+class NewBuckets(msgspec.Struct, forbid_unknown_fields=True):
+    """buckets: how many there are to be. paused: true: no other bucket begins; false: go on."""
+
+    buckets: int | None = None
+    paused: bool | None = None
+    dry_run: bool = False
 
 
 class AskedWorker(msgspec.Struct):
@@ -105,7 +119,23 @@ async def buckets(call: Call) -> Any:
     """The buckets, their content and owners."""
     found = await call.site.client.stats()
     unseen = [number for each in found.unseen for number in each.buckets]
-    return {"items": plain(found.buckets), "unseen": sorted(unseen)}
+    resize = plain(await call.site.client.run(resizing.progress))
+    return {"items": plain(found.buckets), "unseen": sorted(unseen), "resize": resize}
+
+
+@routes(
+    "POST /v1/buckets:resize", "Give the namespace another number of buckets", scope=Scope.ADMIN,
+    is_audited=True, body=NewBuckets, answer=object_of(Progress),
+)  # fmt: skip
+async def resize(call: Call) -> Any:
+    """Workers move all messages, while it works; or pause that, or go on. See `bucket resize`."""
+    asked: NewBuckets = call.body
+    run = call.site.client.run
+    if (count := asked.buckets) is not None:
+        await run(lambda calls: resizing.begin(calls, count, dry=asked.dry_run))
+    if (paused := asked.paused) is not None and not asked.dry_run:
+        await run(lambda calls: resizing.pause(calls, paused=paused))
+    return plain(await run(resizing.progress))
 
 
 @routes("GET /v1/alarm", "Show whether Redis lost something", answer=AlarmAnswer)

@@ -1,0 +1,58 @@
+"""A resize as an operator asks for it: the command line, HTTP, and who is refused."""
+
+from __future__ import annotations
+
+import pytest
+import redis as redis_py
+
+from delaybridge.client import Client
+from delaybridge.errors import ConfigError
+from delaybridge.resize import resizing
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
+from tests.rigs.command_line import Run
+
+
+def test_without_workers_it_is_asked_for_and_waits(
+    run: Run, redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, buckets=4) as client:
+        client.schedule("rabbitmq:/q", b"x", delay="1h", id="a")
+        assert (
+            "would move 1 messages from 4 buckets to 8"
+            in run("bucket", "resize", "8", "--dry-run").out
+        )
+        assert "4 buckets; none is being moved" in run("bucket", "resize").out
+        assert (
+            "4 to 8: 0 of 4 buckets have moved, 1 messages left" in run("bucket", "resize", "8").out
+        )
+        assert "paused" in run("bucket", "resize", "--pause").out
+        assert "paused" not in run("bucket", "resize", "--resume").out
+        assert "4 to 8, then 4" in run("bucket", "resize", "4").out
+        assert run("bucket", "resize", "16").code == 2
+        assert client.get("a") is not None
+
+
+@pytest.fixture(autouse=True)
+def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
+
+
+@pytest.mark.parametrize("count", ["0", "3", "2048", "-4"])
+def test_a_number_that_is_not_allowed_is_named(run: Run, count: str) -> None:
+    said = run("bucket", "resize", "--", count)
+    assert said.code == 2
+    assert count in said.err
+
+
+def test_a_process_that_would_not_find_what_has_moved_is_named(
+    run: Run, redis_url: str, namespace: str, raw: redis_py.Redis
+) -> None:
+    store = Store(redis_url)
+    with Client(redis_url, namespace=namespace, buckets=4) as client:
+        client.schedule("rabbitmq:/q", b"x", delay="1h", id="a")
+        store.run([registry.announce(namespace, "old:1", "i", 60_000, b'{"version": "0.0.9"}')])
+        with pytest.raises(ConfigError, match="worker old:1 would not find"):
+            client.run(lambda calls: resizing.begin(calls, 8))
+        assert run("bucket", "resize", "8").code == 2
+    store.close()
