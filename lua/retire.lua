@@ -10,12 +10,15 @@
 -- KEYS[8]  calls        zset
 -- KEYS[9]  ready        zset
 -- KEYS[10] leaving      string
+-- ARGV[1]  birth        the namespace's birth id
 -- returns  1 it is done, now or since another call; 0 it has something left, or a worker holds it
 -- cost     O(n) of `calls`, in the background
 local MOVED = 'moved: delaybridge reads the record of the namespace again'
 if redis.call('TYPE', KEYS[1]).ok == 'string' then
   return 1
-elseif redis.call('HGET', KEYS[3], 'phase') ~= '3' or redis.call('EXISTS', KEYS[2]) == 1
+end
+local marks = redis.call('HMGET', KEYS[3], 'birth', 'phase')
+if marks[1] ~= ARGV[1] or marks[2] ~= '3' or redis.call('EXISTS', KEYS[2]) == 1
   or redis.call('HLEN', KEYS[1]) > 0 or redis.call('EXISTS', KEYS[10]) == 1 then
   return 0
 end

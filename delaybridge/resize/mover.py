@@ -48,7 +48,7 @@ class Mover(Part):
         self._following.resting.clear()
 
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """The moving itself."""
+        """Move messages until the run ends."""
         return [self._move()]
 
     async def _move(self) -> None:
@@ -102,7 +102,7 @@ class Mover(Part):
         while not begun and time.monotonic() < until_s:  # its lease is still on its way back
             begun = await self._store.run_one(moves.begin(bucket))
             await asyncio.sleep(0 if begun else _SOON_S / 4)
-        await self._store.complete(self._following.look([bucket.number]))
+        await self._store.complete(self._following.look_at([bucket.number]))
         if not begun:
             say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
         self._back_to_work(bucket.number)
@@ -136,7 +136,7 @@ class Mover(Part):
             one.at_s = time.monotonic() + found.wait_ms / 1000
 
     async def _put_back(
-        self, bucket: Bucket, page: moves.Page, refused: Iterable[Sequence[bytes]]
+        self, bucket: Bucket, page: moves.MovedPage, refused: Iterable[Sequence[bytes]]
     ) -> list[bytes]:
         """Another message has their id where they belong: they stay until it is gone."""
         ids = [id for some in refused for id in some]
@@ -152,7 +152,7 @@ class Mover(Part):
         """Delete what is left of a bucket that has given everything away."""
         await self._rested(bucket.number)
         done = await self._store.run_one(moves.retire(bucket))
-        await self._store.complete(self._following.look([bucket.number]))
+        await self._store.complete(self._following.look_at([bucket.number]))
         self._moving.pop(bucket.number, None)
         self._back_to_work(bucket.number)
         if not done:
@@ -163,7 +163,7 @@ class Mover(Part):
         following, layout = self._following, self._following.layout
         assert layout is not None
         await self._store.complete(
-            following.look([n for n in layout.here.numbers if not following.is_retired(n)])
+            following.look_at([n for n in layout.here.numbers if not following.is_retired(n)])
         )
         if not all(map(following.is_retired, layout.here.numbers)):
             return False

@@ -18,7 +18,7 @@ _NAMED = 5
 _MOST_WAITING = 2  # layouts: the one that messages move to, and one after it
 
 
-class Progress(NamedTuple):
+class ResizeProgress(NamedTuple):
     """A resize. buckets, to: their number now, and when it is over; then: that of the next resize.
 
     waiting, moving, done: buckets that have not begun, that give their messages away, that have
@@ -76,13 +76,13 @@ def pause(calls: Namespace, *, paused: bool) -> Steps[Layout]:
     return (yield from _changed(calls, layout, layout._replace(paused=paused)))
 
 
-def progress(calls: Namespace) -> Steps[Progress]:
+def progress(calls: Namespace) -> Steps[ResizeProgress]:
     """How far the resize is."""
     layout = yield from _read(calls)
     following, here = calls.following, layout.here
     if layout.next is None:
-        return Progress(here.size, None, None, layout.paused, 0, 0, 0, 0)
-    yield from following.look(here.numbers)
+        return ResizeProgress(here.size, None, None, layout.paused, 0, 0, 0, 0)
+    yield from following.look_at(here.numbers)
     begun = [n for n in here.numbers if following.has_begun(n)]
     done = sum(map(following.is_retired, here.numbers))
     counts = yield Each(
@@ -92,7 +92,7 @@ def progress(calls: Namespace) -> Steps[Progress]:
     )
     left = sum(each for each in counts if not isinstance(each, StoreError))
     then = layout.epochs[layout.at + 2].size if len(layout.epochs) > layout.at + 2 else None
-    return Progress(
+    return ResizeProgress(
         here.size, layout.next.size, then, layout.paused,
         here.size - len(begun), len(begun) - done, done, left,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 TIME_IN_SCRIPTS = "time_in_scripts"
-"""Of the store's URL. `no`: the scripts are told the time, for servers that refuse TIME in them."""
+"""In the store's URL. `no`: the scripts are told the time, for servers that refuse TIME in them."""
 
 
 # A Kafka URL may have these; `publish.kafka.configuration` adds those that may hold a secret.

@@ -204,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         "stats: one look is enough", "delaybridge/operate/views/bucket_counts.py",
-        "min(counts[number].unlisted, again)", "counts[number].unlisted",
+        "min(counts[at].unlisted, again)", "counts[at].unlisted",
         "a message that moves while its bucket is counted is an alarm",
         "tests/unit/test_cli_checks.py::test_a_message_that_was_moved_while_its_bucket_was_counted_"
         "is_in_a_set",

@@ -9,8 +9,8 @@ Promises:
 
 1. A message that was accepted is in one place, until it is published or cancelled.
 2. It is published once.
-3. What was cancelled is not published; who is told `unknown` could not have cancelled it: no message
-   of that id was there from the beginning of the call to its end.
+3. What was cancelled is not published; who is told `unknown` could not have cancelled it: no
+   message of that id was there from the beginning of the call to its end.
 4. An id that is pending is not created once more.
 5. Messages of a key are published in order, if both were accepted before either was claimed.
 6. In the end the source is empty, and all that was accepted is published or cancelled.
@@ -66,7 +66,7 @@ class Task(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Messages on their way. stamp: which lift it is of. gate: of the target, once it has landed."""
+    """Messages on their way. stamp: which lift it is of. gate: of the target, once it landed."""
 
     stamp: int
     gate: int
@@ -110,7 +110,7 @@ changed = MoveState._replace
 
 
 class Resize:
-    """The steps from a state. calls: of clients; call n makes, or looks for, a message of its id."""
+    """The steps from a state. calls: of clients; call n makes or looks for a message of its id."""
 
     def __init__(
         self, rules: MoveRules, pending: tuple[Item, ...], calls: tuple[Task, ...], last: int

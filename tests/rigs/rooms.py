@@ -27,6 +27,7 @@ ENGINE = (
 ANNEXES = (
     *("publishers/redis_streams", "publishers/kombu", "publishers/http", "publishers"),
     "recurring",
+    "resize",
     *("ledger", "ledger/sql", "ledger/comparing", "ledger/recording", "ledger/reconciling"),
     *("dedup", "outbox", "ingest", "ingest/kafka", "ingest/rabbitmq", "intercept", "front"),
     *(

@@ -11,7 +11,9 @@ from delaybridge.message import State
 from delaybridge.recurring import stored
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans, registry
+from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Bucket, Item
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.protocol.verbs import RedisCommand
 
 BUCKET = Bucket("ns", 3, "birth")
@@ -19,6 +21,8 @@ ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
 ITEM = Item("id", 7, 1.5)
 LACKING = healing.Lacking("id", b"1234", 1.5, b"payload")
 COMPARISON = reinstating.Comparison("run:name", "7", 9)
+PAGE, ENTRY = moves.MovedPage(b"12345678", b"", ()), moves.Entry(b"id", b"\7" + bytes(8))
+LAYOUT = Layout((Epoch(0, 16),))
 CONTROL = Control(RULE, b"kafka:t", b"{}", 7)
 
 # How each verb is called, for a number of messages.
@@ -61,5 +65,10 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "define": lambda n: stored.define("ns", stored.read_entry("n", b"{}"), b"", b"", 1),
     "recur": lambda n: stored.recur("ns", 9),
     "reinstate": lambda n: reinstating.reinstate("ns", COMPARISON, [CONTROL] * n),
+    "begin": lambda n: moves.begin(BUCKET),
+    "lift": lambda n: moves.lift(BUCKET, b"", PAGE.stamp, 9, 9, [b"id"] * n),
+    "land": lambda n: moves.land(BUCKET, PAGE, 1, [ENTRY] * n, [1]),
+    "retire": lambda n: moves.retire(BUCKET),
+    "relayout": lambda n: registry.relayout("ns", LAYOUT, LAYOUT.resized(64), "birth"),
     "record": lambda n: registry.record("ns", "w", "instance", n, b"\x94\x80\x80\x00\x90"),
 }

@@ -25,13 +25,15 @@ _CALLED = re.compile(r"redis\.call\('(\w+)'")
 _EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied
 
 
-_PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample", "probe")
+_PRODUCES = (
+    "schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample", "probe", "land",
+)  # fmt: skip
 _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
     "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate", "probe",
-    "oust",
+    "oust", "begin", "lift", "land", "retire", "relayout",
 )  # fmt: skip
 ROLES: dict[str, tuple[str, ...]] = {
     "producer": _PRODUCES,
@@ -65,6 +67,7 @@ COMMANDS = {
     "SET": Allowed(_STRING, ("x", "PX", 1), _ALL),
     "GET": Allowed(_STRING, (), _ALL),
     "EXISTS": Allowed(_STRING),
+    "TYPE": Allowed(_STRING),
     "PTTL": Allowed(_STRING, (), _OPERATES),
     "HSET": Allowed(_HASH, ("field", "1")),
     "HSETNX": Allowed(_HASH, ("field", "1")),
@@ -73,6 +76,7 @@ COMMANDS = {
     "HMGET": Allowed(_HASH, ("field",), _ALL),
     "HGETALL": Allowed(_HASH, (), _READS),
     "HSCAN": Allowed(_HASH, (0,), _OPERATES),
+    "HSTRLEN": Allowed(_HASH, ("field",)),
     "HEXISTS": Allowed(_HASH, ("field",)),
     "HLEN": Allowed(_HASH, (), _ALL),
     "HRANDFIELD": Allowed(_HASH, (1,)),
@@ -85,12 +89,15 @@ COMMANDS = {
     "ZCOUNT": Allowed(_ZSET, (0, 1)),
     "ZRANGE": Allowed(_ZSET, (0, 0), _ALL),
     "ZRANGEBYSCORE": Allowed(_ZSET, (0, 1)),
+    "ZREVRANGEBYSCORE": Allowed(_ZSET, (1, 0)),
     "ZRANGEBYLEX": Allowed(_ZSET, ("-", "+"), "co"),
     "ZREM": Allowed(_ZSET, ("member",)),
     "ZREMRANGEBYSCORE": Allowed(_ZSET, (0, 1)),
     "PEXPIRE": Allowed(_STRING, (_EXPIRE_MS,)),
     "XADD": Allowed(_STRING, ("NOMKSTREAM", "*", "field", "1"), _OPERATES),
     "XREVRANGE": Allowed(_STRING, ("+", "-"), _OPERATES),
+    "RENAME": Allowed(_STRING, (_STRING,)),
+    "UNLINK": Allowed(_STRING),
     "DEL": Allowed(_STRING, (), _OPERATES),
     "TIME": Allowed(_KEYLESS, (), _READS),
     "PING": Allowed(_KEYLESS, (), _LISTENS),
@@ -229,7 +236,7 @@ def _args(name: str, bucket: Bucket, namespace: str) -> tuple[str | int, ...]:
         return (keys.wake(namespace) + ("" if args else ":rights"), *args)
     if on == _SHARDED:
         return (keys.bucket_key(namespace, bucket.number, "wake", bucket.birth), *args)
-    return (bucket.key(on), *args)
+    return (bucket.key(on), *(bucket.key(on) if arg == on else arg for arg in args))
 
 
 def _is_unknown(reply: object) -> bool:

@@ -80,24 +80,21 @@ def read_gauges(
     birth, now_us, known = yield from _record(namespace, placement)
     if birth is None or isinstance(birth, StoreError):
         return Gauges(now_us, known)
-    layout: Layout = birth[0]
-    buckets = [Bucket(namespace, number, birth[1]) for number in layout.numbers]
+    buckets = [Bucket(namespace, number, birth[1]) for number in birth[0].numbers]
     # A server that was silent a moment ago is not waited for again: a scrape has little time.
     asked = [bucket for bucket in buckets if not placement.misses(bucket.key("due"))]
     asking = [bucket.holder() for bucket in asked], [_accepted(bucket) for bucket in asked]
     holders, accepted, probed = yield from grouped([*asking, probes(asked, placement)])
     silent = _silent(asked, holders, placement) | {b.number for b in buckets if b not in asked}
-    kept = layout.next or layout.here  # the others may have given all away
-    pairs = zip(asked, holders, strict=True)
-    free = [bucket for bucket, holder in pairs if holder is None and bucket.number in kept]
+    free = _free(zip(asked, holders, strict=True), birth[0])
     ours = [b for b in buckets if b.number in held and b.number not in silent]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
     alone = yield from _alone(namespace, free, kinds, now_us // 1000)
-    horizon = yield from _horizon(ours, now_us // 1000)
+    in_flight = sum(count.in_flight for count in counts)
+    horizon = yield from _horizon(ours, in_flight, now_us // 1000)
     retrying, _ = yield from retrying_of(ours)
     if destinations is None:
         destinations = yield from _destinations(ours, kinds)
-    in_flight = sum(count.in_flight for count in counts)
     return Gauges(
         now_us=now_us,
         memory=known,
@@ -107,11 +104,17 @@ def read_gauges(
         unowned=[bucket.number for bucket in free],
         held=counts,
         alone=alone,
-        horizon={window: in_flight + due for window, due in horizon.items()},
+        horizon=horizon,
         retrying=retrying,
         destinations=destinations,
         refused=refused(probed),
     )
+
+
+def _free(found: Iterable[tuple[Bucket, object]], layout: Layout) -> list[Bucket]:
+    """Buckets without a holder that should have one: others may have given all away."""
+    kept = layout.next or layout.here
+    return [bucket for bucket, holder in found if holder is None and bucket.number in kept]
 
 
 def _record(namespace: str, placement: Placement) -> Steps[tuple[Any, int, Mapping[str, str]]]:
@@ -191,11 +194,11 @@ def _summed(counts: Sequence[list[int] | StoreError]) -> dict[str, int]:
     return {what: sum(count[place] for count in known) for place, what in enumerate(_ACCEPTED)}
 
 
-def _horizon(buckets: Sequence[Bucket], now_ms: int) -> Steps[dict[str, int]]:
-    """Window -> delayed messages due within it."""
+def _horizon(buckets: Sequence[Bucket], in_flight: int, now_ms: int) -> Steps[dict[str, int]]:
+    """Window -> delayed messages due within it, and those in flight."""
     ends_ms = [now_ms + 1 + ms for ms in WINDOWS_MS.values()]
     found = yield from grouped([[count_due(b, "-inf", end) for b in buckets] for end in ends_ms])
     return {
-        window: sum(reply for reply in replies if not isinstance(reply, StoreError))
+        window: in_flight + sum(n for n in replies if not isinstance(n, StoreError))
         for window, replies in zip(WINDOWS_MS, found, strict=True)
     }

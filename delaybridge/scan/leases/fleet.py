@@ -118,9 +118,7 @@ class Membership:
             self.was_ousted = True
             self._emit(TakenForDead())
             self.changed()  # what was announced now has lines
-        owners = fair_share(self.living, self._following.numbers())
-        mine = {bucket for bucket, worker in owners.items() if worker == self.name}
-        mine &= {each.number for each in self._following.held()}
+        mine = self._mine()
         lacks = not self._leaving and holders.lacks(mine)
         may_take = lacks and await self._is_ours()
         self.share = set() if self._leaving else mine
@@ -130,6 +128,12 @@ class Membership:
         next_s += [self._clock.monotonic_at(t) + 0.002 for t in others_ms]
         next_s += [now_s + _NOT_OURS_S] if lacks and not may_take else []
         return min(next_s) - now_s
+
+    def _mine(self) -> set[int]:
+        """The buckets that this one of the living workers is to hold."""
+        owners = fair_share(self.living, self._following.numbers())
+        there = {each.number for each in self._following.held()}
+        return {bucket for bucket, worker in owners.items() if worker == self.name} & there
 
     async def _announce(self) -> replies.Fleet | None:
         """Announce this worker and get the living ones; None if the fleet's keys are damaged."""

@@ -32,7 +32,7 @@ _SOURCES = {"schedule": 6, "reschedule": 6, "cancel": 3}  # where a source is am
 _TRIES = 5
 
 
-class Following:
+class BucketsFollowed:
     """Where the buckets of a namespace are, as this process knows it."""
 
     def __init__(self, namespace: str) -> None:
@@ -94,10 +94,10 @@ class Following:
         layout = self._known
         if layout.next is None:
             return self.here
-        yield from self.look([n for n in layout.here.numbers if not self.is_retired(n)])
+        yield from self.look_at([n for n in layout.here.numbers if not self.is_retired(n)])
         return [self.bucket(n) for n in layout.numbers if not self.is_retired(n)]
 
-    def look(self, numbers: Sequence[int]) -> Steps[None]:
+    def look_at(self, numbers: Sequence[int]) -> Steps[None]:
         """Learn which keys these buckets have."""
         old = [self.bucket(n).key("messages") for n in numbers]
         found = yield Each(moves.is_moved(k) for name in old for k in (name, keys.moving(name)))
@@ -163,7 +163,7 @@ class Following:
             asked = _renamed(command) if state != _WHOLE else command
             (reply,) = yield Each([asked])
             if isinstance(reply, WrongType):
-                yield from self.look([number])
+                yield from self.look_at([number])
                 if self._states.get(number, _WHOLE) != state:
                     continue
             if isinstance(reply, Exception):
@@ -175,7 +175,7 @@ class Following:
         """The reply of the bucket, or of those that have its messages by now."""
         reply: Any = None
         if command.name == "fence" and not self.has_begun(number):
-            yield from self.look([number])  # none of its keys is of a wrong type
+            yield from self.look_at([number])  # none of its keys is of a wrong type
         if not self.is_retired(number):
             try:
                 reply = yield from self._at(command, number)
@@ -217,7 +217,7 @@ class Following:
         (page,) = yield [_renamed(moves.leaving(bucket))]
         return (yield from self.land(bucket, page)) if page is not None else {}
 
-    def land(self, bucket: Bucket, page: moves.Page) -> Steps[dict[int, list[bytes]]]:
+    def land(self, bucket: Bucket, page: moves.MovedPage) -> Steps[dict[int, list[bytes]]]:
         """Land this page of a bucket; the ids that were refused, by target."""
         layout = self._known
         entries = page.entries

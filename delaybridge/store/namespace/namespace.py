@@ -21,7 +21,7 @@ from delaybridge.settings.durability import MEMORY, Durability, Keeping
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store.namespace import damage, gate, registry
-from delaybridge.store.namespace.following import Following
+from delaybridge.store.namespace.following import BucketsFollowed
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
 from delaybridge.store.namespace.quota import Quota
 from delaybridge.store.protocol import keys
@@ -60,7 +60,7 @@ class Namespace:
         self.kinds = kinds_of(brokers) if brokers else DEFAULT_KINDS
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
-        self.following = Following(self.namespace)
+        self.following = BucketsFollowed(self.namespace)
         here = weakref.proxy(self)  # no cycle: an abandoned client closes its connections
         self.ids = Ids(lambda: len(here._buckets) or 1, lambda bucket: here._is_away(bucket))
 

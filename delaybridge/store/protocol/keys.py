@@ -43,6 +43,7 @@ BUCKET_KEYS = (
     "gone",
     "delivered",
 )
+BUCKET_KEYS_MOVED = tuple(name for name in BUCKET_KEYS if name != "lease")
 LEAVING = "leaving"
 """String, of a bucket that gives its messages away: the page on its way (`lua/lift.lua`)."""
 
@@ -99,7 +100,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "restore": (
         "messages", "due", "dead", "dead_reason", "marks", "calls", "gone", "attempts",
     ),
-    "begin": (*BUCKET_KEYS, *BUCKET_KEYS),
+    "begin": (*BUCKET_KEYS, *BUCKET_KEYS_MOVED),
     "lift": (
         "due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks", "calls",
         "sources", "delivered", LEAVING,

@@ -23,7 +23,7 @@ from delaybridge.store.protocol.verbs import Arg, RedisCommand, bucket_of, plain
 MOVED = b"moved:"
 """How a key begins that was left under a bucket's old name."""
 PHASES = GOES, PASSED, EMPTY = 1, 2, 3
-"""Of a bucket: messages leave it; none of it can be published any more; it has given all."""
+"""A bucket gives messages away; none of it can be published any more; it has given all."""
 _STAMP_BYTES = 8
 _DEAD, _SOURCE = 3, 6  # kinds of entries (lua/lift.lua); messages are those up to the dead ones
 _OF_PLANS = ("recurring:", "http:")  # sources whose messages are all of one bucket
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
         return self.id if found is None else found
 
 
-class Page(NamedTuple):
+class MovedPage(NamedTuple):
     """stamp: names it. gate: of the buckets that it goes to, once it has landed."""
 
     stamp: bytes
@@ -72,14 +72,15 @@ class Lifted(NamedTuple):
     """phase: one of PHASES. page: None if there is nothing to lift before `wait_ms` are over."""
 
     phase: int
-    page: Page | None
+    page: MovedPage | None
     wait_ms: int
 
 
 def begin(bucket: Bucket) -> RedisCommand[bool]:
     """Give a bucket the keys under which it gives its messages away; False: a worker holds it."""
-    names = [bucket.key(name) for name in keys.BUCKET_KEYS]
-    return RedisCommand("begin", (*names, *map(keys.moving, names)), (bucket.birth,), bool)
+    old = map(bucket.key, keys.BUCKET_KEYS)
+    new = (keys.moving(bucket.key(name)) for name in keys.BUCKET_KEYS_MOVED)
+    return RedisCommand("begin", (*old, *new), (bucket.birth,), bool)
 
 
 def new_page() -> bytes:
@@ -101,13 +102,13 @@ def lift(
     return RedisCommand("lift", _keys(bucket, "lift"), args, _read_lifted)
 
 
-def leaving(bucket: Bucket) -> RedisCommand[Page | None]:
+def leaving(bucket: Bucket) -> RedisCommand[MovedPage | None]:
     """The page of a bucket that may not have landed yet."""
     return plain("GET", bucket.key(keys.LEAVING), parse=_read_page)
 
 
 def land(
-    bucket: Bucket, page: Page, source: int, entries: Iterable[Entry], sources: Iterable[int],
+    bucket: Bucket, page: MovedPage, source: int, entries: Iterable[Entry], sources: Iterable[int],
     *, now_ms: int | None = None,
 ) -> RedisCommand[list[bytes] | None]:  # fmt: skip
     """Put these entries of a page into a bucket; answers with ids that another message has there.
@@ -123,15 +124,15 @@ def land(
     return RedisCommand("land", _keys(bucket, "land"), args, _read_refused)
 
 
-def land_back(bucket: Bucket, page: Page, entries: Iterable[Entry]) -> RedisCommand[Any]:
+def land_back(bucket: Bucket, page: MovedPage, entries: Iterable[Entry]) -> RedisCommand[Any]:
     """Put entries of a page that were refused into the bucket that they came from."""
-    put = Page(page.stamp, b"", ())
+    put = MovedPage(page.stamp, b"", ())
     return land(bucket, put, bucket.number, entries, ())
 
 
 def retire(bucket: Bucket) -> RedisCommand[bool]:
     """Delete what is left of a bucket that has given everything; False: it is not time yet."""
-    return RedisCommand("retire", _keys(bucket, "retire"), (), bool)
+    return RedisCommand("retire", _keys(bucket, "retire"), (bucket.birth,), bool)
 
 
 def is_moved(key: str) -> RedisCommand[bool]:
@@ -188,12 +189,12 @@ def _read_lifted(reply: list[Any]) -> Lifted | None:
     return None if reply[0] == -1 else Lifted(reply[0], _read_page(reply[1]), reply[2])
 
 
-def _read_page(reply: bytes | None) -> Page | None:
+def _read_page(reply: bytes | None) -> MovedPage | None:
     if not reply:
         return None
     words = list(_words(reply, _STAMP_BYTES))
     entries = [Entry(*pair) for pair in zip(words[1::2], words[2::2], strict=True)]
-    return Page(reply[:_STAMP_BYTES], words[0], entries)
+    return MovedPage(reply[:_STAMP_BYTES], words[0], entries)
 
 
 def _words(text: bytes, at: int) -> Iterator[bytes]:

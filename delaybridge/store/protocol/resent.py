@@ -6,6 +6,7 @@ Replies are as Redis gives them: lua/ says what they mean.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
 from typing import Any
 
 from msgspec import json
@@ -77,19 +78,6 @@ class Resent:
         """A `schedule` of some of the messages."""
         args = self._command.args
         count = int(args[9])
-        runs: list[Arg] = []
-        each = args[_FIRST_ID + 2 * count :]
-        due = [
-            score
-            for score, many in zip(each[::2], each[1::2], strict=True)
-            for _ in range(int(many))
-        ]
-        for place in places:
-            score = spanned(due[place], self._first[place][1])
-            if runs and runs[-2] == score:
-                runs[-1] = int(runs[-1]) + 1
-            else:
-                runs += [score, 1]
         offsets = args[7]
         if isinstance(offsets, bytes) and len(offsets) == count * _OFFSET_BYTES and args[6]:
             some = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
@@ -101,7 +89,14 @@ class Resent:
             tried = json.decode(bytes(reach))  # type: ignore[arg-type]
             reach = json.encode([tried[place] for place in places])
         head = [*args[:3], 1, *args[4:7], offsets, reach, len(places)]
-        return replace(self._command, args=[*head, *ids, *entries, *runs])
+        return replace(self._command, args=[*head, *ids, *entries, *self._runs(places)])
+
+    def _runs(self, places: Sequence[int]) -> Iterator[Arg]:
+        """When some of the messages are due."""
+        each = self._command.args[_FIRST_ID + 2 * int(self._command.args[9]) :]
+        due = [score for n in range(0, len(each), 2) for score in [each[n]] * int(each[n + 1])]
+        for score, run in groupby(spanned(due[p], self._first[p][1]) for p in places):
+            yield from (score, len([*run]))
 
     def result(self, replies: Sequence[Any]) -> Any:
         """What all answer together; raises an error of one of them."""
@@ -111,19 +106,16 @@ class Resent:
             return [next(filter(None, each), b"") for each in zip(*replies, strict=True)]
         if not self._is_schedule:
             return next((r for r in replies if not is_absent(self._command, r)), replies[0])
+        if _STRANGER in replies:
+            return _STRANGER
         answers: list[list[Any]] = [*self._first]
-        rest = iter(replies)
-        for places in filter(None, self._sent):
-            if (reply := next(rest)) == _STRANGER:
-                return reply
+        for places, reply in zip(filter(None, self._sent), replies, strict=True):
             found = _each(reply)
             for place, one in zip(places, found, strict=False):
                 answers[place] = one
             for place in places[len(found) :]:  # it ended with one that the caller must act on
                 answers[place] = [ELSEWHERE, 0, b""]
-        if any(one[0] == ELSEWHERE for one in answers):
-            answers = answers[: next(i for i, one in enumerate(answers) if one[0] == ELSEWHERE)]
-        return self._as_reply(answers)
+        return self._as_reply([*takewhile(lambda one: one[0] != ELSEWHERE, answers)])
 
     def _as_reply(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
         reply: list[Any] = [word for answer, due, _ in answers for word in (answer, due, 1)]

@@ -36,7 +36,7 @@ class Follower(Protocol):
 
     @property
     def is_resizing(self) -> bool:
-        """Whether messages move."""
+        """Whether messages move to other buckets."""
 
     def is_outdated(self, answers: Sequence[Any]) -> bool:
         """Whether these answers may be those of buckets that have other keys by now."""
@@ -96,7 +96,7 @@ class BaseStore(Generic[W]):
         failed = {node: error for node, error in zip(asked, answers, strict=True) if error}
         errors = dict[int, Exception]()
         if self._clocks:
-            commands, errors = self._clocks.told(commands, failed)
+            commands, errors = self._clocks.with_times(commands, failed)
         pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
         pipeline.refuse(errors)
         return pipeline

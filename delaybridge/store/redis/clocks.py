@@ -24,7 +24,7 @@ _KNOWN_S = 1.0  # how long an answer counts
 _DELAYING = frozenset(("schedule", "reschedule", "kick", "retry", "restore", "receive"))
 
 
-class Seen(NamedTuple):
+class TimeSeen(NamedTuple):
     """What a server's clock showed, and when it was asked and had answered on the steady one."""
 
     us: int
@@ -37,7 +37,7 @@ class Clocks:
 
     def __init__(self, node_of: Callable[[str], str]) -> None:
         """node_of: the server that has a key."""
-        self._node_of, self._seen = node_of, dict[str, Seen]()
+        self._node_of, self._seen = node_of, dict[str, TimeSeen]()
 
     def asked(self, commands: Commands) -> dict[str, RedisCommand[None]]:
         """TIME, by server, of those that are to run scripts and were not asked in the last second.
@@ -54,11 +54,11 @@ class Clocks:
     def _time_of(self, node: str, asked_s: float) -> RedisCommand[None]:
         def remember(reply: Sequence[bytes]) -> None:
             us = int(reply[0]) * 1_000_000 + int(reply[1])
-            self._seen[node] = Seen(us, asked_s, time.monotonic())
+            self._seen[node] = TimeSeen(us, asked_s, time.monotonic())
 
         return plain("TIME", parse=remember, near=f"@{node}" if node else "")
 
-    def told(
+    def with_times(
         self, commands: Commands, failed: Mapping[str, Exception]
     ) -> tuple[list[RedisCommand[Any]], dict[int, Exception]]:
         """The same commands, each script with its server's time; and errors, by place.
@@ -82,7 +82,7 @@ def _is_untold(command: RedisCommand[Any]) -> bool:
     return place is not None and command.args[place] == ""
 
 
-def _stamped(command: RedisCommand[Any], seen: Seen, now_s: float) -> RedisCommand[Any]:
+def _stamped(command: RedisCommand[Any], seen: TimeSeen, now_s: float) -> RedisCommand[Any]:
     is_delay = command.name in _DELAYING
     since_s = seen.asked_s if is_delay else seen.answered_s
     ms = (seen.us + (now_s - since_s) * 1e6) / 1000

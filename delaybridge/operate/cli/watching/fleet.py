@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.operate.notices import announcements
     from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
-    from delaybridge.resize.resizing import Progress
+    from delaybridge.resize.resizing import ResizeProgress
 
 _LOOK_AGAIN_S = 0.2
 _LOOK_RESIZE_S = 2.0
@@ -155,7 +155,7 @@ def bucket_resize(
     call.output.result(found._asdict(), _how_far(found))
 
 
-def _how_far(found: Progress) -> str:
+def _how_far(found: ResizeProgress) -> str:
     if found.to is None:
         return f"{found.buckets} buckets; none is being moved"
     done = f"{found.done} of {found.buckets} buckets have moved"
