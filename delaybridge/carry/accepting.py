@@ -18,12 +18,10 @@ from delaybridge.accept.accept import (
 from delaybridge.accept.carried import Carried
 from delaybridge.carry.line import Line
 from delaybridge.errors import DecodeError, MessageError, printable
-from delaybridge.message import MAX_PRIORITY, Limits, Record, State, decode_record
+from delaybridge.message import Limits, Record, State, decode_record, rank_of
 from delaybridge.store.protocol.record import ORPHANED
-from delaybridge.times import epoch_ms
 
 _QUARANTINED = re.compile(r"~[1-9]\Z")
-_MOST_ATTEMPTS = 999_999_999
 _REASON_CHARS = 2000
 
 
@@ -63,15 +61,14 @@ class Accepting:
         is_maybe = line.maybe_delivered or line.state is State.IN_FLIGHT
         tried = failing = ""
         if line.attempts or is_maybe or line.first_due_ms is not None:
-            first_due_ms = "" if line.first_due_ms is None else _time(line, "first_due_ms")
-            tried = f"{_count(line.attempts)}:{int(is_maybe)}:{first_due_ms}"
+            tried = f"{line.attempts}:{int(is_maybe)}:{line.first_due_ms or ''}"
         if line.last_error is not None and line.failing_since_ms is not None:
-            since_ms = _time(line, "failing_since_ms")
-            failing = f"{since_ms}\n{line.destination}\n{printable(line.last_error)}"
+            error = printable(line.last_error)
+            failing = f"{line.failing_since_ms}\n{line.destination}\n{error}"
         reason = dead_ms = None
         if line.state is State.DEAD:
             reason = printable(line.reason or "imported")[:_REASON_CHARS]
-            dead_ms = None if line.dead_ms is None else _time(line, "dead_ms")
+            dead_ms = line.dead_ms
         elif line.state is State.PARKED and (line.last_error or "").startswith(ORPHANED):
             reason = f"{ORPHANED}: it waited for the operator where it was exported"
         elif tried or failing:
@@ -93,14 +90,13 @@ class Accepting:
         """The record as it was exported, if it agrees with the line, and can be delivered."""
         check_id(line.id, self._limits)
         key, due = check_key(line.shard_key()), when(None, line.at(), self._limits)
-        priority = _priority(line.priority)
         try:
             self._check(line, decode_record(payload), key)
         except DecodeError:
             if line.state is not State.DEAD:
                 raise
         shard_key = line.id.encode() if key is None else key
-        return Accepted(line.id, shard_key, due, MAX_PRIORITY - priority, payload)
+        return Accepted(line.id, shard_key, due, rank_of(line.priority), payload)
 
     def _check(self, line: Line, record: Record, key: bytes | None) -> None:
         told = {"destination": line.destination, "key": key, "tenant": line.tenant}
@@ -113,20 +109,3 @@ class Accepting:
             if not record.suits(destination.kind):
                 what = f"record_base64 is not of a broker of kind {destination.kind}; leave it out"
                 raise MessageError("bad_line", "record_base64", what)
-
-
-def _time(line: Line, name: str) -> int:
-    value: int = getattr(line, name)
-    return epoch_ms(value, field=name)
-
-
-def _count(attempts: int) -> int:
-    if not 0 <= attempts <= _MOST_ATTEMPTS:
-        raise MessageError("bad_line", "attempts", f"got {attempts}; give 0 or more")
-    return attempts
-
-
-def _priority(priority: int) -> int:
-    if not 0 <= priority <= MAX_PRIORITY:
-        raise MessageError("bad_priority", "priority", f"got {priority}; give 0 to 255")
-    return priority

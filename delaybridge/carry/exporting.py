@@ -40,6 +40,11 @@ class MessageExport:
         self.counts = Counter[str]()
         self.is_resized = False
 
+    @property
+    def is_partly(self) -> bool:
+        """Whether some messages may be missing."""
+        return self.is_resized or self.counts["bad"] > 0
+
     def read(self, calls: Calls, some: Sequence[Selected]) -> Steps[bytes]:
         """The lines of some messages, as one text."""
         yield from calls.open()

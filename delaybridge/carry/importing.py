@@ -119,7 +119,7 @@ class Import:
         outcomes = yield from (foresee if self.dry else store)(calls, batch)
         found: list[ImportedLine] = []
         error: StoreError | None = None
-        for ready, outcome in zip(batch, outcomes, strict=True):
+        for ready, outcome in ((batch[i], outcomes[i]) for i in range(len(batch))):
             if isinstance(outcome, StoreError):
                 error = error or outcome
             elif outcome in _STORED:

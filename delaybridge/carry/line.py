@@ -11,21 +11,22 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from delaybridge.accept.accept import DestinationCache, accept
 from delaybridge.errors import DecodeError, MessageError, printable
-from delaybridge.message import Limits, Message, State, id_as_given, id_in_store
+from delaybridge.message import MAX_PRIORITY, Limits, Message, State, id_as_given, id_in_store
 from delaybridge.operate.views.described import plain
 from delaybridge.store.protocol.record import HEAD_SIZE, split_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import stored
-from delaybridge.times import at_ms, epoch_ms
+from delaybridge.times import YEAR_3000_MS, at_ms, epoch_ms
 
 VERSION = 1
+Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)] | None
 _NAMED = re.compile(r"field `([^`]+)`")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_LIMITS = Limits(body_bytes=2**40, headers=2**20, headers_bytes=2**40, delay_ms=2**53)
@@ -64,19 +65,19 @@ class Line(
     key_base64: bytes | None = None
     headers: dict[str, Any] | list[tuple[str, Any]] = {}
     properties: dict[str, Any] = {}
-    priority: int = 0
+    priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = 0
     ttl_ms: int | None = None
     at_most_once: bool = False
     retry: dict[str, Any] | None = None
     tenant: str = ""
-    attempts: int = 0
+    attempts: Annotated[int, Meta(ge=0, le=999_999_999)] = 0
     maybe_delivered: bool = False
     fired: bool = False
-    first_due_ms: int | None = None
+    first_due_ms: Moment = None
     last_error: str | None = None
-    failing_since_ms: int | None = None
+    failing_since_ms: Moment = None
     reason: str | None = None
-    dead_ms: int | None = None
+    dead_ms: Moment = None
     version: str = ""
     record_base64: bytes | None = None
 

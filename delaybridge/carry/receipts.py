@@ -40,13 +40,8 @@ class ImportReceipt(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
         )
 
 
-encode_receipt = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(ImportReceipt)
-
-
-def receipt_of(number: int, line: Line, answer: str) -> ImportReceipt:
-    """The receipt of a line that is stored."""
-    return ImportReceipt(number, line.id, answer, line.key, line.key_base64, line.version)
 
 
 def read_receipts(texts: Iterable[bytes]) -> Iterator[ImportReceipt | str]:
@@ -82,6 +77,13 @@ class StoredLines:
             for receipt in read_receipts([text]):
                 if isinstance(receipt, ImportReceipt):
                     self._add(receipt)
+
+    def note(self, kept: IO[bytes], stored: Iterable[tuple[int, Line, str]]) -> None:
+        """Add lines that are stored now, each with its answer."""
+        for n, line, answer in stored:
+            key = line.key, line.key_base64, line.version
+            kept.write(_encode(ImportReceipt(n, line.id, answer, *key)) + b"\n")
+        kept.flush()
 
     def _add(self, receipt: ImportReceipt) -> None:
         byte, bit = divmod(receipt.line, 8)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 from delaybridge.accept.accept import check_key
-from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Named, Requests, traced
+from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Requests, traced
 from delaybridge.client.verbs import Scope, verb
-from delaybridge.message import Answer, State
+from delaybridge.message import State
 from delaybridge.store.messages.rewriting import RedirectAnswer
 from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.verbs import Steps
@@ -59,10 +60,8 @@ class RedirectVerbs(Requests):
         Returns:
             The answer of `redirect` for each, in their order.
         """
-        named = self._named(messages)
-        steps = self._calls.redirect_many(
-            named, to, check_key(key), bound_for=bound_for, dry=dry_run
-        )
+        named, own = self._named(messages), check_key(key)
+        steps = self._calls.redirect_many(named, to, own, bound_for=bound_for, dry=dry_run)
         return steps if dry_run else traced("redirect", named, steps)
 
 
@@ -89,8 +88,8 @@ class DeadRedirectVerbs(Requests):
             `redirected`, `redirected_maybe_delivered`, `refused`, `changed` or `unreadable` as for
             `client.redirect`; `in_flight` or `unknown` as for `kick`.
         """
-        steps = self._redirect_dead([self._id(id)], to, bound_for, check_key(key), kick=kick)
-        return _first(steps)
+        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True, "kick": kick}
+        return _first(self._calls.redirect_many([self._id(id)], to, check_key(key), **how))
 
     @verb(Scope.WRITE, "Redirect many dead messages", is_audited=True, states=_DEAD)
     def redirect_many(
@@ -108,31 +107,13 @@ class DeadRedirectVerbs(Requests):
         Returns:
             The answer of `redirect` for each, in their order.
         """
-        named = self._named(messages)
-        key_ = check_key(key)
-        return self._redirect_dead(named, to, bound_for, key_, kick=kick, dry=dry_run)
-
-    def _redirect_dead(
-        self,
-        named: Sequence[Named],
-        to: str,
-        bound_for: str | None,
-        key: bytes | None,
-        *,
-        kick: bool,
-        dry: bool = False,
-    ) -> Steps[list[RedirectAnswer]]:
-        """Redirect all, then bring those back that were; in between they are dead, and not lost."""
-        redirect = self._calls.redirect_many
-        answers = yield from redirect(named, to, key, bound_for=bound_for, is_dead=True, dry=dry)
-        if kick and not dry:
-            places = [i for i, one in enumerate(answers) if one.is_done]
-            some = [named[i] for i in places]
-            kicked = yield from self._calls.kick_many(some, [0] * len(some), key)
-            for i, answer in zip(places, kicked, strict=True):
-                if answer is not Answer.KICKED:
-                    answers[i] = RedirectAnswer(answer)
-        return answers
+        how: dict[str, Any] = {
+            "bound_for": bound_for,
+            "is_dead": True,
+            "kick": kick,
+            "dry": dry_run,
+        }
+        return self._calls.redirect_many(self._named(messages), to, check_key(key), **how)
 
 
 def _first(steps: Steps[list[RedirectAnswer]]) -> Steps[RedirectAnswer]:

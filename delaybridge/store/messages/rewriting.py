@@ -53,11 +53,6 @@ class RedirectAnswer(str):
         made.value, made.notes = answer.value, notes
         return made
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has its new destination."""
-        return self.value in _GOOD
-
 
 class _Read(NamedTuple):
     """A message that was read. place: in the call. payload: the new one; answer: why there is none.
@@ -139,11 +134,13 @@ class Rewriting(Changes):
         *,
         bound_for: str | None = None,
         is_dead: bool = False,
+        kick: bool = False,
         dry: bool = False,
     ) -> Steps[list[RedirectAnswer]]:
         """Give each another destination, if it is still the message that was read.
 
-        bound_for: only those that go to this place now. MessageError: one of them cannot exist.
+        bound_for: only those that go to this place now. kick: the dead ones come back then; in
+        between they are dead, and not lost. MessageError: a destination cannot exist.
         """
         redirection = Redirection(to, self.kinds, self.limits)
         redirection.check()
@@ -154,7 +151,14 @@ class Rewriting(Changes):
                 return redirection.payload(id, payload)
             return None
 
-        return (yield from self._rewrite(messages, key, remake, is_dead=is_dead, dry=dry))
+        answers = yield from self._rewrite(messages, key, remake, is_dead=is_dead, dry=dry)
+        if kick and not dry:
+            some = [i for i, one in enumerate(answers) if one.value in _GOOD]
+            kicked = yield from self.kick_many([messages[i] for i in some], [0] * len(some), key)
+            failed = zip(some, kicked, strict=True)
+            for i, answer in (each for each in failed if each[1] is not Answer.KICKED):
+                answers[i] = RedirectAnswer(answer)
+        return answers
 
     def _rewrite(
         self,

@@ -84,11 +84,7 @@ class Resent:
             offsets = b"".join(some)
         ids = [args[_FIRST_ID + place] for place in places]
         entries = [args[_FIRST_ID + count + place] for place in places]
-        reach = args[8]
-        if int(args[1]) == _CARRIED and reach:  # attempts, of each message
-            tried = json.decode(bytes(reach))  # type: ignore[arg-type]
-            reach = json.encode([tried[place] for place in places])
-        head = [*args[:3], 1, *args[4:7], offsets, reach, len(places)]
+        head = [*args[:3], 1, *args[4:7], offsets, _reach(args, places), len(places)]
         return replace(self._command, args=[*head, *ids, *entries, *self._runs(places)])
 
     def _runs(self, places: Sequence[int]) -> Iterator[Arg]:
@@ -126,6 +122,15 @@ class Resent:
 
 def _names_replaced(policy: int) -> bool:
     return policy == _REPLACE_NAMED or policy >= 2 * GATHERED
+
+
+def _reach(args: Sequence[Any], places: Sequence[int]) -> Arg:
+    """The reach of these messages; of those that were tried elsewhere it has their attempts."""
+    reach: Arg = args[8]
+    if int(args[1]) != _CARRIED or not reach:
+        return reach
+    tried = json.decode(args[8])
+    return json.encode([tried[place] for place in places])
 
 
 def _triples(reply: Any) -> list[Any]:

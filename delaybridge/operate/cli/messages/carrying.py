@@ -11,7 +11,8 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,7 @@ import click
 import delaybridge
 from delaybridge.errors import StoreDamaged
 from delaybridge.operate.cli.messages.foreign import foreign_options, import_from
-from delaybridge.operate.cli.messages.lines import read_lines
+from delaybridge.operate.cli.messages.lines import TextLine, read_lines
 from delaybridge.operate.cli.messages.scheduling import stdin_bytes
 from delaybridge.operate.cli.messages.targets import EXCHANGE, PENDING_STATES
 from delaybridge.operate.terminal import grammar
@@ -32,11 +33,11 @@ from delaybridge.operate.terminal.progress import progress, size_of
 from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
-    from delaybridge import Selection
     from delaybridge.carry.exporting import MessageExport
     from delaybridge.carry.importing import Import, ImportedLine
     from delaybridge.carry.line import BadLine, Line
     from delaybridge.carry.receipts import StoredLines
+    from delaybridge.store.messages.selection import Selected
 
 _GZIP = b"\x1f\x8b"
 _STATES_HELP = "Only messages in this state; once for each state. [default: all four]"
@@ -72,51 +73,46 @@ def export(
     chosen = {name: value for name, value in filters.items() if value}
     wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
     selection = whole(Selection(states=wanted, **chosen))
-    run = MessageExport(wanted, lambda bad: tell(call, bad))
+    run = MessageExport(wanted, partial(tell, call))
     with call.client(reads=True) as client:
         if selection.destination is not None:
             client.destinations(selection.destination)  # MessageError if there can be no such one
-        try:
-            if dry_run:
-                for page in client.select(selection):
-                    run.counts.update(one.state.value for one in page)
-            else:
-                _write_all(call, client, selection, run, output)
-        except BaseException:
-            if run.counts:
-                _show_counts(call, run.counts)
-            raise
+        pages, damage = client.select(selection), None
+        if dry_run:
+            run.counts.update(one.state.value for page in pages for one in page)
+        else:
+            damage = _write_all(call, client, run, pages, output)
     _show_counts(call, run.counts)
+    if damage is not None:
+        raise damage
     if run.is_resized:
         call.note("warning: buckets were resized meanwhile; export again when that is done")
-    return Exit.PARTLY if run.counts["bad"] or run.is_resized else Exit.DONE
+    return Exit.PARTLY if run.is_partly else Exit.DONE
 
 
 def _write_all(
     call: Invocation,
     client: delaybridge.Client,
-    selection: Selection,
     run: MessageExport,
+    pages: Iterable[Sequence[Selected]],
     output: str | None,
-) -> None:
-    """StoreDamaged: in one bucket; all others are written."""
+) -> StoreDamaged | None:
+    """The error of a damaged bucket; all others are written."""
     from delaybridge.carry.exporting import portions
 
-    damage, has_bar = None, output is not None and not call.output.json
     with (
         _written(output) as write,
         interrupts(signal.SIGINT) as check,
-        progress(None, wanted=has_bar, label="export") as advance,
+        progress(None, wanted=not call.output.json, label="export") as advance,
     ):
         try:
-            for some in (some for page in client.select(selection) for some in portions(page)):
+            for some in (some for page in pages for some in portions(page)):
                 write(client.run(lambda calls, some=some: run.read(calls, some)))  # type: ignore[misc]
                 advance(len(some))
                 check()
         except StoreDamaged as exc:
-            damage = exc
-    if damage is not None:
-        raise damage
+            return exc
+    return None
 
 
 @contextmanager
@@ -137,22 +133,14 @@ def _written(output: str | None) -> Iterator[Callable[[bytes], Any]]:
 @click.command("import", cls=Command)
 @click.argument("file", metavar="FILE | - | URL")
 @option("--receipt FILE", "Note there what is stored; lines that it has already are skipped.")
-@option("--in-flight", "Also what was in flight, and may have been delivered since.")
-@option("--strict", "Stop at the first line that cannot be stored.")
+@option("--in-flight", "Also what was in flight, may be delivered.", to="takes_in_flight")
+@option("--strict", "Stop at the first line that cannot be stored.", to="is_strict")
 @foreign_options
-@option("--dry-run", "Store nothing: tell what would be stored, and what would not.")
+@option("--dry-run", "Store nothing: tell what would be stored, and what would not.", to="dry")
 @option("--yes", "Do not ask.")
 @pass_call
 def import_(
-    call: Invocation,
-    file: str,
-    receipt: str | None,
-    in_flight: bool,
-    strict: bool,
-    dry_run: bool,
-    yes: bool,
-    system: str | None,
-    **where: Any,
+    call: Invocation, file: str, receipt: str | None, yes: bool, system: str | None, **given: Any
 ) -> int:
     """Store messages from lines of JSON, as `message export` writes them; also compressed.
 
@@ -163,42 +151,29 @@ def import_(
     With --from: what another system, at the URL, holds for later. Stop its producers and workers
     first. A message gets an id that is made of its id there, so it is stored once.
     """
+    how = {name: given.pop(name) for name in ("takes_in_flight", "is_strict", "dry")}
     if system is not None:
-        if receipt is not None or in_flight or strict:
-            raise refused(
-                "--from", "given with an option of files: --receipt, --in-flight, --strict"
-            )
-        return import_from(call, file, system, dry=dry_run, yes=yes, **where)
-    if any(where.values()):
+        if receipt is not None or how["takes_in_flight"] or how["is_strict"]:
+            raise refused("--from", "given with --receipt, --in-flight or --strict, of files")
+        return import_from(call, file, system, dry=how["dry"], yes=yes, **given)
+    if any(given.values()):
         raise refused("--from", "missing: say which system the URL is of")
-    return _import_file(call, file, receipt, in_flight=in_flight, strict=strict, dry_run=dry_run)
+    return _import_file(call, file, receipt, how)
 
 
-def _import_file(
-    call: Invocation,
-    file: str,
-    receipt: str | None,
-    *,
-    in_flight: bool,
-    strict: bool,
-    dry_run: bool,
-) -> int:
+def _import_file(call: Invocation, file: str, receipt: str | None, how: dict[str, bool]) -> int:
     from delaybridge.carry.importing import Import
 
     limits = call.settings.limits.as_limits()
-    with ExitStack() as stack:
-        client = stack.enter_context(call.client(remedy="import it again"))
-        stream, size = stack.enter_context(_opened(call, file))
-        has_bar = file != "-" and not call.output.json
-        advance = stack.enter_context(progress(size, wanted=has_bar, label="import", in_bytes=True))
-        run = Import(
-            client.kinds, limits, tell=lambda bad: tell(call, bad), takes_in_flight=in_flight,
-            is_strict=strict, dry=dry_run,
-        )  # fmt: skip
-        known, note = stack.enter_context(_noted(receipt, dry_run=dry_run))
-        limit = 8 * limits.body_bytes + 2**20
-        lines = _lines(stream, limit, known, run.counts, advance)
-        return import_lines(call, client, run, lines, note)
+    with (
+        call.client(remedy="import it again") as client,
+        _opened(call, file) as (stream, size),
+        progress(size, wanted=not call.output.json, label="import", in_bytes=True) as advance,
+        _noted(receipt, dry=how["dry"]) as (known, note),
+    ):
+        run = Import(client.kinds, limits, tell=partial(tell, call), **how)
+        texts = read_lines(stream, 8 * limits.body_bytes + 2**20)
+        return import_lines(call, client, run, _lines(texts, known, run.counts, advance), note)
 
 
 def import_lines(
@@ -234,44 +209,35 @@ def import_lines(
 @contextmanager
 def _opened(call: Invocation, file: str) -> Iterator[tuple[IO[bytes], int | None]]:
     """The lines of a file or of stdin, compressed or not; how many bytes they have, if known."""
-    with ExitStack() as stack:
-        if file == "-":
-            stdin: Any = stdin_bytes(call, "one message per line")
-            stream = io.BufferedReader(stdin)
-            stack.callback(stream.detach)  # it stays open
-        else:
-            stream = stack.enter_context(Path(file).open("rb"))
+    stdin: Any = stdin_bytes(call, "one message per line") if file == "-" else None
+    stream = Path(file).open("rb") if stdin is None else io.BufferedReader(stdin)
+    try:
         if stream.peek(2)[:2] == _GZIP:
-            yield cast(IO[bytes], stack.enter_context(gzip.open(stream))), None
+            yield cast(IO[bytes], gzip.open(stream)), None
         else:
             yield stream, size_of(stream)
+    finally:
+        stream.close() if stdin is None else stream.detach()
 
 
 @contextmanager
 def _noted(
-    receipt: str | None, *, dry_run: bool
+    receipt: str | None, *, dry: bool
 ) -> Iterator[tuple[StoredLines, Callable[[Sequence[ImportedLine]], object]]]:
     """The lines that a receipt has, and what adds further ones to it."""
-    from delaybridge.carry.receipts import StoredLines, encode_receipt, receipt_of
+    from delaybridge.carry.receipts import StoredLines
 
     known = StoredLines()
-    if receipt is None or (dry_run and not Path(receipt).exists()):
+    if receipt is None or (dry and not Path(receipt).exists()):
         yield known, lambda _: None
         return
-    with Path(receipt).open("rb" if dry_run else "a+b") as kept:
+    with Path(receipt).open("rb" if dry else "a+b") as kept:
         known.read(cast(IO[bytes], kept))
-
-        def note(stored: Sequence[ImportedLine]) -> None:
-            if not dry_run:
-                kept.write(b"".join(encode_receipt(receipt_of(*e)) + b"\n" for e in stored))
-                kept.flush()
-
-        yield known, note
+        yield known, (lambda _: None) if dry else partial(known.note, cast(IO[bytes], kept))
 
 
 def _lines(
-    stream: IO[bytes],
-    limit: int,
+    texts: Iterable[TextLine | None],
     known: StoredLines,
     counts: Counter[str],
     advance: Callable[[int], None],
@@ -279,21 +245,17 @@ def _lines(
     """The lines with their numbers, without those that a receipt has."""
     from delaybridge.carry.line import BadLine, read_line
 
-    for text in read_lines(stream, limit):
-        if text is None:
-            continue
+    for text in filter(None, texts):
         advance(text.size)
         counts["skipped"] += text.number in known
-        if text.number in known and text.number != known.last:
-            continue
         place = f"line {text.number}"
-        line = BadLine(place, "line", f"longer than {limit:,} bytes")
-        found = line if text.body is None else read_line(text.body, place)
         if text.number not in known:
-            yield text.number, found
-        elif getattr(found, "id", None) != known.id:
-            what = f"it is of another file: there line {known.last} is {known.id[:80]!r}"
-            raise refused("--receipt", what)
+            long = BadLine(place, "line", "too long for a message")
+            yield text.number, long if text.body is None else read_line(text.body, place)
+        elif text.number == known.last:
+            if getattr(read_line(text.body or b"", place), "id", None) != known.id:
+                what = f"it is of another file: there line {known.last} is {known.id[:80]!r}"
+                raise refused("--receipt", what)
 
 
 def tell(call: Invocation, bad: BadLine) -> None:
@@ -306,14 +268,10 @@ def tell(call: Invocation, bad: BadLine) -> None:
 
 def _show_bound(call: Invocation, run: Import) -> None:
     """Print what would be stored, by destination."""
-    rows = [
-        (
-            {"destination": to, **each._asdict()},
-            f"{to}  {each.messages:,}  due {moment(each.first_ms)} to {moment(each.last_ms)}",
-        )
-        for to, each in run.bound.items()
-    ]
-    call.output.results(iter(rows))
+    for to, each in run.bound.items():
+        due = f"due {moment(each.first_ms)} to {moment(each.last_ms)}"
+        text = f"{to}  {each.messages:,}  {due}"
+        call.output.result({"destination": to, **each._asdict()}, text)
 
 
 def _show_counts(call: Invocation, counts: Counter[str]) -> None:

@@ -57,15 +57,13 @@ def bulk_command(name: str, bulk: BulkVerb, about: str, done: str, more: str = "
             if value is None and parameters[name].default is inspect.Parameter.empty:
                 raise refused(f"--{name}", "missing; give it")
         targets = Targets(**given, default_states=tuple(map(str, bulk.row().states)))
-        if "bound_for" in parameters:  # it is looked at once more when the message is changed
-            fields["bound_for"] = targets.destination
+        # It is looked at once more when the message is changed.
+        fields |= {each: targets.destination for each in parameters if each == "bound_for"}
         return perform(call, targets, bulk._replace(fields={**bulk.fields, **fields}))
 
     run.__doc__ = _HELP.format(about, done, more and f" {more}")
     shown = target_options(dead=bulk.is_of_dead, over="spread_ms" in parameters)
-    first = [_KNOWN[each] for each in own if each == "to"]
-    last = [_KNOWN[each] for each in own if each != "to"]
-    with_options = options(*first, shown, *last)(pass_call(run))
+    with_options = options(*(_KNOWN[each] for each in own), shown)(pass_call(run))
     return click.command(name, cls=Command)(with_options)
 
 
