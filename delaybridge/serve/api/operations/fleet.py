@@ -15,7 +15,7 @@ from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.resize import resizing
-from delaybridge.resize.resizing import Progress
+from delaybridge.resize.resizing import ResizeProgress
 from delaybridge.serve.api.description.openapi import object_of
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.call import Call
@@ -43,7 +43,7 @@ class Buckets(msgspec.Struct):
 
     items: list[object_of(BucketStats)]  # type: ignore[valid-type]
     unseen: list[int]
-    resize: object_of(Progress)  # type: ignore[valid-type]
+    resize: object_of(ResizeProgress)  # type: ignore[valid-type]
 
 
 class NewBuckets(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,7 +125,7 @@ async def buckets(call: Call) -> Any:
 
 @routes(
     "POST /v1/buckets:resize", "Give the namespace another number of buckets", scope=Scope.ADMIN,
-    is_audited=True, body=NewBuckets, answer=object_of(Progress),
+    is_audited=True, body=NewBuckets, answer=object_of(ResizeProgress),
 )  # fmt: skip
 async def resize(call: Call) -> Any:
     """Workers move all messages, while it works; or pause that, or go on. See `bucket resize`."""
