@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,13 +12,35 @@ from delaybridge.message import Message
 from delaybridge.resize import resizing
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import until_async
+from tests.servers.cluster import ClusterSite
+from tests.servers.redis import default_binary
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 8), (8, 2)])
+@pytest.fixture(scope="module")
+def site() -> Iterator[ClusterSite]:
+    if default_binary() is None:
+        pytest.skip("no Redis to run a Cluster from")
+    with ClusterSite(replicas=0) as site:
+        yield site
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 8), pytest.param(8, 2, marks=pytest.mark.slow)])
 async def test_messages_move_and_none_is_lost_or_doubled(
     redis_url: str, namespace: str, arrived: Arrived, before: int, after: int
 ) -> None:
-    async with Crew(redis_url, namespace, before) as crew:
+    await _resized(redis_url, namespace, arrived, before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4)])
+async def test_they_move_on_a_cluster(
+    site: ClusterSite, namespace: str, arrived: Arrived, before: int, after: int
+) -> None:
+    await _resized(site.url, namespace, arrived, before, after)
+
+
+async def _resized(url: str, namespace: str, arrived: Arrived, before: int, after: int) -> None:
+    async with Crew(url, namespace, before) as crew:
         for name in "ab":
             crew.start(name, buckets=before, lease=CALM)
 
@@ -30,12 +53,11 @@ async def test_messages_move_and_none_is_lost_or_doubled(
             [Message("memory:q", b"x", id=id, delay="1h") for id in later]
         )
         ended = asyncio.Event()
-        moving = asyncio.create_task(traffic(crew, ended))
+        moving = asyncio.create_task(_traffic(crew, ended))
         await crew.client.run(lambda calls: resizing.begin(calls, after))
 
         async def is_over() -> bool:
-            found = await crew.client.run(resizing.progress)
-            return found.to is None
+            return (await crew.client.run(resizing.progress)).to is None
 
         await until_async(is_over, "the messages have moved", interval_s=0.5)
         ended.set()
@@ -51,7 +73,7 @@ async def test_messages_move_and_none_is_lost_or_doubled(
             await crew.stop(name)
 
 
-async def traffic(crew: Crew, ended: asyncio.Event) -> tuple[set[str], set[str]]:
+async def _traffic(crew: Crew, ended: asyncio.Event) -> tuple[set[str], set[str]]:
     accepted, cancelled, n = set[str](), set[str](), 0
     while not ended.is_set():
         ids = [f"m{n + i}" for i in range(20)]
