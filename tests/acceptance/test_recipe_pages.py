@@ -178,6 +178,23 @@ def test_the_recipe_for_tenants_limits_one_and_not_the_other(reader: Reader) -> 
     assert place.rule.rate == 5
 
 
+@pytest.mark.slow
+def test_the_recipe_for_a_slow_team_has_workers_and_rules_that_are_its_own(reader: Reader) -> None:
+    name = reader.follow(PATTERNS, "A slow broker or team with workers of its own")
+    brokers = {"rabbitmq": reader.rabbitmq_url}
+    with Client(reader.redis_url, namespace=f"{reader.name}-reports", brokers=brokers) as reports:
+        until(lambda: "report 4" in reader.printed(CONSUMER), "it is delivered", interval_s=0.1)
+        pids = [{each.pid for each in one.stats().workers} for one in (reports, reader.client)]
+        assert len(pids[0]) == len(pids[1]) == 1
+        assert pids[0].isdisjoint(pids[1])
+        reports.destinations.pause("rabbitmq")
+        for client, body in ((reports, "of reports"), (reader.client, "of orders")):
+            client.schedule(f"rabbitmq:{reader.name}/x", body, delay=0.1)
+        reader.check_arrives(name, CONSUMER, "of orders")
+        assert reports.stats().delayed + reports.stats().parked == 1
+    assert "of reports" not in reader.printed(CONSUMER)
+
+
 def test_the_recipe_that_re_arms_itself_comes_to_its_last_step(reader: Reader) -> None:
     name = reader.follow(PATTERNS, "A workflow that re-arms itself")
     reader.check_arrives(name, f"{name}.last", "invoice 7: reminder 3")

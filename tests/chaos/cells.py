@@ -15,6 +15,7 @@ from tests.chaos import (
     cells_random,
     cells_redis,
     cells_sites,
+    cells_take_over,
     cells_worker,
 )
 from tests.chaos.cell import Cell
@@ -30,6 +31,7 @@ _FILES = (
     cells_ledger,
     cells_ledger_sites,
     cells_sites,
+    cells_take_over,
     cells_quiet,
     cells_random,
     cells_front,

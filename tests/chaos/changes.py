@@ -12,10 +12,12 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import redis
+
+from tests.chaos import changes_take_over
+from tests.chaos.mutation import Mutation
 
 
 def make(name: str) -> None:
@@ -324,15 +326,6 @@ def subscribe_once() -> None:
     AsyncStore._subscription = once  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """what: the mistake. change: makes it. cells: those that must turn red, one is enough."""
-
-    what: str
-    change: Callable[[], None]
-    cells: tuple[str, ...]
-
-
 MUTATIONS: dict[str, Mutation] = {
     "pop-without-mirror": Mutation(
         "a claimed message leaves Redis at once, without a copy in the mirror",
@@ -385,4 +378,5 @@ MUTATIONS: dict[str, Mutation] = {
     "front-binds-as-asked": Mutation(
         "a front passes on the binds of a delayed exchange", bind_as_asked, ("F82",)
     ),
+    **changes_take_over.MUTATIONS,
 }

@@ -40,6 +40,7 @@ TRIMMED = {
     "bench.defaults.AHEAD": ("500",),
     "bench.wave.LASTS_S": 1,
     "bench.wave.LINE_S": 1,
+    "bench.take_over.OLD_S": 11.0,
 }
 FIGURES = re.compile(r"^(?:  |\|).*\d", re.MULTILINE)
 
