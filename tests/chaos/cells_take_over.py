@@ -25,9 +25,9 @@ TAKEN_S = 2.0
 
 
 def taken_for_dead(site: Site) -> dict[str, int]:
-    """How often each worker says that it was."""
-    logs = site.logs()
-    return {name: logs[name].count(" taken_for_dead") for name in site.bridge.workers}
+    """How often others say that each worker is gone."""
+    said = "".join(site.logs().values())
+    return {name: said.count(f" worker_gone name={name} ") for name in site.bridge.workers}
 
 
 def none_more_often_than(most: int) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
