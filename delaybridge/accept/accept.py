@@ -64,7 +64,7 @@ def accept(
     the id of a message that has none.
     """
     tenant = message.tenant and check_tenant(message.tenant)
-    id, due, gathering = _named_and_due(message, limits, tenant, draw)
+    id, gathering = _named(message, limits, tenant, draw)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
     if tenant and destination.kind == PULL:
@@ -90,22 +90,22 @@ def accept(
     return Accepted(
         id,
         id.encode() if key is None else key,
-        due,
+        gathering.word(limits.delay_ms) if gathering else when(message.delay, message.at, limits),
         _rank(message.priority),
         encode_record(planned(record, plan, tenant, gathering)),
     )
 
 
-def _named_and_due(
+def _named(
     message: Message, limits: Limits, tenant: str, draw: Callable[[], str]
-) -> tuple[str, str, Gathering | None]:
+) -> tuple[str, Gathering | None]:
     delay = message.delay
     if not isinstance(delay, Debounce | Throttle):
         id = check_id(draw() if message.id is None else message.id, limits, tenant)
-        return id, when(delay, message.at, limits), None
+        return id, None
     if message.at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
-    return check_id(delay.key, limits, tenant, "key"), delay.word(limits.delay_ms), delay
+    return check_id(delay.key, limits, tenant, "key"), delay
 
 
 def _plan(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delaybridge.message import Answer
+from delaybridge.store.protocol.layout import Epoch, Layout
+from delaybridge.store.protocol.record import ForDeadSet
 from delaybridge.store.protocol.verbs import RedisCommand, Steps
 
 BUCKETS = 4
@@ -46,7 +48,7 @@ class ModelStore:
 
     def run(self, command: RedisCommand[Any]) -> Any:
         if command.is_plain:
-            return {} if command.name == "INFO" else (BUCKETS, self.birth)
+            return {} if command.name == "INFO" else (Layout((Epoch(0, BUCKETS),)), self.birth)
         self.called.append(command)
         bucket = self.buckets[bucket_of(command)]
         if command.name == "cancel":
@@ -58,8 +60,8 @@ class ModelStore:
             return None
         bucket.is_born = True
         if command.name == "quarantine":
-            parts = [iter(command.args[3:])] * 4
-            return [self._quarantine(bucket, *part) for part in zip(*parts, strict=True)]
+            parts: Any = zip(*[iter(command.args[3:])] * len(ForDeadSet._fields), strict=True)
+            return [self._quarantine(bucket, *part[:4]) for part in parts]
         return self._schedule(bucket, command.args)
 
     def _schedule(self, bucket: ModelBucket, args: Sequence[Any]) -> list[tuple[Answer, int]]:

@@ -48,7 +48,7 @@ async def test_the_end_of_a_job_is_told_although_redis_is_silent_for_a_moment(
     monkeypatch.setattr(jobs, "note", note)
     site: Any = SimpleNamespace(patient=Redis(silent=silent))
     job = jobs.Job("j", "cancel", "running", 0, 0)
-    await jobs._work(SimpleNamespace(site=site), job, found())  # type: ignore[arg-type]
+    await jobs._work(SimpleNamespace(site=site), job, found(), None)  # type: ignore[arg-type]
     assert (site.patient.states, noted) == (told, ["done"])
     assert job.answers == {"cancelled": 1}
 

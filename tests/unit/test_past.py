@@ -12,13 +12,15 @@ import pytest
 from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import Event, StoreWentBack
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.namespace.following import BucketsFollowed
 from delaybridge.store.namespace.history_alarm import Setback, setbacks_text
 from delaybridge.store.namespace.marks import Marks, parse
 from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.worker.history_check import Past, refuse_wiped
 from delaybridge.worker.parts import RunView
 
-BIRTH = (4, "birth")
+BIRTH = (Layout((Epoch(0, 4),)), "birth")
 
 
 class World:
@@ -35,7 +37,7 @@ class World:
     def begin(self, rowless: Callable[[], Mapping[int, int]] | None = None) -> None:
         held = lambda: [each.bucket for each in self.held.values()]  # noqa: E731
         sessions = lambda: [*self.held.values()]  # noqa: E731
-        calls: Any = SimpleNamespace(birth=BIRTH[1])
+        calls: Any = SimpleNamespace(birth=BIRTH[1], following=BucketsFollowed("ns"))
         store: Any = None
         self.past.begin(
             RunView(store, calls, self.past, sessions, held, self._lost, self._wiped, list, rowless)
@@ -132,7 +134,7 @@ def test_an_answer_about_a_session_that_has_ended_does_not_count(world: World) -
     assert world.alarms() == []
 
 
-@pytest.mark.parametrize("birth", [None, (4, "another")])
+@pytest.mark.parametrize("birth", [None, (BIRTH[0], "another")])
 def test_a_record_that_is_gone_or_another_is_a_wiped_namespace(world: World, birth: Any) -> None:
     for _ in range(2):  # an empty server may answer for a moment, while masters change
         world.beat(birth, b0=(None, None, None, None))

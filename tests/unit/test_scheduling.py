@@ -12,7 +12,7 @@ from delaybridge.message import Answer
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages import scheduling
 from delaybridge.store.messages.scheduling import Patience, Receipt
-from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.protocol.verbs import Each, new_stamp
 
 IDS = ["a", "x", "b", "y", "x"]
@@ -23,7 +23,7 @@ CREATED, IN_FLIGHT = 1, 5
 def calls() -> Calls:
     """Of a namespace with one bucket, which is known."""
     calls = Client(buckets=1)._calls
-    calls._buckets = [Bucket("n", 0, "birth")]
+    calls.following.learn(Layout((Epoch(0, 1),)), "birth")
     calls.placement.timeout_s = 3600.0
     return calls
 

@@ -58,7 +58,7 @@ class Table:
         buckets = [Bucket("ns", number, "b") for number in range(len(nodes))]
         at = {bucket.key("lease"): bucket.number for bucket in buckets}
         store: Any = SimpleNamespace(node_of=lambda key: self.nodes[at[key]])
-        calls: Any = SimpleNamespace(buckets=buckets)
+        calls: Any = SimpleNamespace(following=SimpleNamespace(held=lambda: buckets))
         self.shifts = Shifts(BucketNodes(store, calls), self._make)
         self.shifts.start()
 
