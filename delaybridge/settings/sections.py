@@ -62,7 +62,7 @@ class RedisSettings(Section):
     """redis://HOST[:PORT][/DB], unix:///PATH?db=DB, redis+sentinel://HOST,HOST.../SERVICE[/DB] or
     redis+cluster://HOST[:PORT],HOST...; rediss for TLS. USER:PASSWORD@ before the first HOST, in a
     password @ as %40 and / as %2F. For the Sentinels ?sentinel_username=&sentinel_password=, or
-    sentinel_password_file."""
+    sentinel_password_file. ?time_in_scripts=no for a server that refuses TIME in scripts."""
     timeout_s: Annotated[float, number(0.05, 60)] = 5.0
     """A call is answered or fails within this time."""
     password_file: Annotated[str, Field(max_length=4096)] = ""
