@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from delaybridge.amqp.connection import reason_of
 from delaybridge.carry.line import BadLine, Line
-from delaybridge.errors import ConfigError, MessageError, printable
+from delaybridge.errors import ConfigError, MessageError
 from delaybridge.foreign.redis_source import Member, RedisSource, failures
 from delaybridge.foreign.source import PendingLine, Source, SourceError, marks, read, since
 from delaybridge.message import RESERVED_PREFIX, Destination
@@ -177,6 +179,5 @@ class CeleryRabbitMQ(Source):
 def _failures() -> Iterator[None]:
     try:
         yield
-    except (AMQPError, OSError) as exc:
-        what = printable(str(exc) or type(exc).__name__)
-        raise SourceError(f"the RabbitMQ that is read: {what}") from exc
+    except (AMQPError, AMQPConnectorException, OSError) as exc:
+        raise SourceError(f"the RabbitMQ that is read: {reason_of(exc)}") from exc

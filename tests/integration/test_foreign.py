@@ -174,3 +174,27 @@ def test_keys_of_another_type_and_names_that_are_no_text_stop_nothing(
     assert left(done) == {f"{forms.namespace}:other:delayed": "key"}
     assert summary(done) == {"created": 2, "bad": 1}
     assert left(imported("bullmq")) == {f"{forms.namespace}:\\xff:delayed x": "name"}
+
+
+REFUSED = [
+    ("redis://127.0.0.1:1", "celery-redis", (), 5, "URL"),
+    ("amqp://user:secret@127.0.0.1:1", "celery-rabbitmq", (), 5, "URL"),
+    ("amqp://127.0.0.1?heartbeat=x", "celery-rabbitmq", (), 2, "URL"),
+    ("amqp://127.0.0.1", "celery-redis", (), 2, "URL"),
+    ("file", "bullmq", ("--to", TO), 2, "URL"),
+    ("redis://127.0.0.1:1", "bull", ("--to", TO), 2, "--from"),
+    ("redis://127.0.0.1:1", "bullmq", (), 2, "--to"),
+    ("redis://127.0.0.1:1", "bullmq", ("--to", "rabbitmq:{task}"), 2, "--to"),
+    ("redis://127.0.0.1:1", "bullmq", ("--to", TO, "--remove"), 2, "--remove"),
+    ("redis://127.0.0.1:1", "celery-redis", ("--remove",), 2, "--yes"),
+    ("redis://127.0.0.1:1", "celery-redis", ("--strict",), 2, "--from"),
+]
+
+
+@pytest.mark.parametrize(("url", "system", "more", "code", "field"), REFUSED)
+def test_what_cannot_be_read_is_refused_and_the_option_named(
+    run: Run, url: str, system: str, more: tuple[str, ...], code: int, field: str
+) -> None:
+    refused = run("--json", "message", "import", url, "--from", system, *more)
+    assert (refused.code, refused.error["field"]) == (code, field)
+    assert "secret" not in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from delaybridge.carry.importing import ImportedLine
 
 _NAMES = ", ".join(SYSTEMS)
+_FORMS = {"redis": "redis[s]://HOST[:PORT][/DB]", "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST]"}
 _AGAIN = "import again: the ids are the same, so nothing is stored twice"
 foreign_options = options(
     option("--from SYSTEM", f"The system that the URL is of: {_NAMES}.", to="system"),
@@ -54,7 +56,7 @@ def import_from(
             advance(len(lines))
 
         code = import_lines(call, client, run, enumerate(source.lines(), 1), stored)
-    if SYSTEMS[system].clearing and not dry:
+    if SYSTEMS[system].clearing and not dry and run.counts["created"] + run.counts["duplicate"]:
         call.note(f"look at them here, then remove them there: {SYSTEMS[system].clearing}")
     return code
 
@@ -85,9 +87,11 @@ def _check(url: str, system: str, to: str, removes: bool) -> None:
     try:
         found = kind_of(check_broker_url(url))
     except ValueError as exc:
-        raise refused("URL", f"give {exc}") from None
+        found = str(exc)
     if found != kind:
-        raise refused("URL", f"of a {found}; {system} is read from a {kind}")
+        raise refused("URL", f"{system} is read from a {kind}; give {_FORMS[kind]}")
+    if unknown := set(re.findall(r"{(.*?)}", to)) - {"queue", "name"}:
+        raise refused("--to", f"{{{unknown.pop()}}} is unknown; there are {{queue}} and {{name}}")
     if clearing and not to:
         raise refused("--to", "missing; say where messages go, as --to 'rabbitmq:/{queue}'")
     if clearing and removes:
