@@ -57,6 +57,8 @@ class Throttle(msgspec.Struct, frozen=True):
 
 
 Gathering = Debounce | Throttle
+Later = timedelta | float | str | Debounce | Throttle | None
+"""When a new message is due: a `Delay`, or what takes its place."""
 
 
 def spanned(due: Any, until_ms: int) -> Any:

@@ -21,7 +21,7 @@ import uuid_utils
 from delaybridge import times
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import DecodeError
-from delaybridge.gathering import Gathering
+from delaybridge.gathering import Gathering, Later
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
 Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -370,7 +370,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
     """
 
     json: Any = msgspec.UNSET
-    delay: timedelta | float | str | Gathering | None = None
+    delay: Later = None
     at: datetime | str | None = None
     id: str | None = None
     key: bytes | str | None = None

@@ -19,6 +19,7 @@ from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Awaiting
+from delaybridge.gathering import Later
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict, receipts
@@ -93,7 +94,7 @@ class AsyncClient(ClientVerbs, Awaiting):
         body: Body = UNSET,
         *,
         json: Any = UNSET,
-        delay: Delay = None,
+        delay: Later = None,
         at: At = None,
         id: str | None = None,
         key: Key = None,

@@ -16,6 +16,7 @@ from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Blocking
+from delaybridge.gathering import Later
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
@@ -110,7 +111,7 @@ class Client(ClientVerbs, Blocking):
         body: Body = UNSET,
         *,
         json: Any = UNSET,
-        delay: Delay = None,
+        delay: Later = None,
         at: At = None,
         id: str | None = None,
         key: Key = None,
@@ -135,7 +136,8 @@ class Client(ClientVerbs, Blocking):
             body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
             json: instead of a body: a dict, a dataclass, a model of pydantic, ...; sent as JSON,
                 with `content_type` if the destination knows that property.
-            delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
+            delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock. Or a `Debounce` or a
+                `Throttle`, whose key is then the id.
             at: an aware datetime or RFC 3339 text. A time in the past means now.
             id: at most 255 bytes; generated if omitted.
             key: messages with the same key are delivered in the order in which they are due; for

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from delaybridge import times
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.gathering import Gathering
+from delaybridge.gathering import Later
 from delaybridge.ingest.instructions import PLUGIN_DELAY, Instructions, instructions, is_instruction
 from delaybridge.message import Destination, MessagePlan
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_HEADERS = frozenset(
@@ -40,14 +40,14 @@ _INGEST_ONLY = {  # field of `Instructions` -> the header, which only ingest sup
 class Timing(NamedTuple):
     """When to deliver one message, as `Message` takes it. id, retry: of the headers, if any."""
 
-    delay: Delay | Gathering
+    delay: Later
     at: At
     id: str | None
     retry: MessagePlan | None = None
 
 
 def timing_of(
-    headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None, delay: Delay, deliver_at: At
+    headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None, delay: Later, deliver_at: At
 ) -> Timing | None:
     """When the caller wants this message delivered; None: now, by the library itself.
 
@@ -91,7 +91,7 @@ def is_timed(headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> bool:
     return False
 
 
-def _check_arguments(delay: Delay, deliver_at: At, timed_by_header: bool) -> None:
+def _check_arguments(delay: Later, deliver_at: At, timed_by_header: bool) -> None:
     """Check the times under the names that the caller used: `schedule` would call it `at`."""
     if delay is not None and deliver_at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and deliver_at; give one")

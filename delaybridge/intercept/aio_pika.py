@@ -18,11 +18,12 @@ from aio_pika.abc import AbstractMessage
 
 from delaybridge.client import AsyncClient
 from delaybridge.client.requests import stored_receipt
+from delaybridge.gathering import Later
 from delaybridge.intercept import LazyClient, Timing, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.message import new_id
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 __all__ = [
     "Channel",
@@ -65,7 +66,7 @@ class _DelayingExchange:
         mandatory: bool = True,
         immediate: bool = False,
         timeout: float | None = None,
-        delay: Delay = None,
+        delay: Later = None,
         deliver_at: At = None,
     ) -> Any:
         """Publish now, as aio_pika does; or store a message with a delay until it is due.

@@ -17,11 +17,12 @@ import aiokafka
 from delaybridge.accept.accept import Accepted
 from delaybridge.client import AsyncClient
 from delaybridge.client.requests import stored_receipt
+from delaybridge.gathering import Later
 from delaybridge.intercept import LazyClient, Timing, is_timed, timing_of, without_instructions
 from delaybridge.intercept.kafka import check_record, message_of
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.verbs import new_stamp
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 __all__ = ["AIOKafkaProducer"]
 
@@ -58,7 +59,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         timestamp_ms: int | None = None,
         headers: Any = None,
         *,
-        delay: Delay = None,
+        delay: Later = None,
         deliver_at: At = None,
     ) -> Sending:
         """Send now, as aiokafka does; or store a message with a delay until it is due.
@@ -90,7 +91,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         timestamp_ms: int | None = None,
         headers: Any = None,
         *,
-        delay: Delay = None,
+        delay: Later = None,
         deliver_at: At = None,
     ) -> Any:
         """`send` and wait: returns aiokafka's metadata, or the Receipt of a delayed message."""

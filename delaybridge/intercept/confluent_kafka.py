@@ -16,6 +16,7 @@ from typing import Any
 import confluent_kafka
 
 from delaybridge.client import Client
+from delaybridge.gathering import Later
 from delaybridge.intercept import (
     Timing,
     client_of_settings,
@@ -27,7 +28,7 @@ from delaybridge.intercept import (
 from delaybridge.intercept.kafka import check_record, message_of
 from delaybridge.intercept.kafka_outbox import Outbox
 from delaybridge.intercept.kafka_reports import Bounds, Callback, Produced
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 __all__ = ["Producer"]
 
@@ -74,7 +75,7 @@ class Producer(confluent_kafka.Producer):
         timestamp: int = 0,
         headers: Any = None,
         *,
-        delay: Delay = None,
+        delay: Later = None,
         deliver_at: At = None,
     ) -> str | None:
         """Produce now, as confluent_kafka does; or store a message with a delay until it is due.

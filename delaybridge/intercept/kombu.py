@@ -19,6 +19,7 @@ from kombu.utils.json import dumps
 from delaybridge.client import Client
 from delaybridge.client.requests import stored_receipt
 from delaybridge.errors import ConfigError, MessageError
+from delaybridge.gathering import Later
 from delaybridge.intercept import (
     Timing,
     broker_of,
@@ -29,7 +30,7 @@ from delaybridge.intercept import (
 )
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 __all__ = ["Producer"]
 
@@ -77,7 +78,7 @@ class Producer(_Plain):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         # kombu's `publish` passes keywords that it does not know on as properties.
-        delay: Delay = None
+        delay: Later = None
         deliver_at: At = None
         if "delay" in properties or "deliver_at" in properties:
             properties = dict(properties)  # a copy: `retry` may pass the original here again

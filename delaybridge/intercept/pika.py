@@ -16,10 +16,11 @@ from pika.adapters import blocking_connection
 
 from delaybridge.client import Client
 from delaybridge.client.requests import stored_receipt
+from delaybridge.gathering import Later
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.times import At, Delay
+from delaybridge.times import At
 
 __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]
 
@@ -38,7 +39,7 @@ class _Delaying:
         properties: pika.BasicProperties | None = None,
         mandatory: bool = False,
         *,
-        delay: Delay = None,
+        delay: Later = None,
         deliver_at: At = None,
     ) -> Receipt | None:
         """Publish now, as pika does; or store a message with a delay until it is due.

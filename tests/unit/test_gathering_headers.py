@@ -95,7 +95,7 @@ def test_a_drop_in_takes_headers_and_arguments() -> None:
     assert is_timed(DEBOUNCED)
     timing = timing_of(DEBOUNCED, None, None)
     assert timing is not None and isinstance(timing.delay, Debounce) and timing.id is None
-    given = timing_of({}, Throttle("k"), None)  # type: ignore[arg-type]
+    given = timing_of({}, Throttle("k"), None)
     assert given is not None and given.delay == Throttle("k")
     with pytest.raises(MessageError):
         timing_of(THROTTLED, "5m", None)
