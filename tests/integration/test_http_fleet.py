@@ -136,6 +136,7 @@ async def test_what_no_further_worker_would_deliver_wants_none(
 
     await until_async(is_parked, "the message waits for its consumer")
     assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 0, 0)
+    assert (load["overdue_seconds"], load["workers"]) == (0.0, 1)
 
 
 async def test_the_fleet_and_its_readiness(

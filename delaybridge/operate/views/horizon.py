@@ -10,14 +10,24 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.message import destination_text
+from delaybridge.message import State, destination_text
+from delaybridge.operate.notices import announcements
+from delaybridge.operate.views.bucket_counts import late_from_ms
 from delaybridge.operate.views.destinations import check_broker, overlaps
 from delaybridge.operate.views.retrying import Retrying, retrying_of
+from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Sample, read_first_score
-from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
+from delaybridge.store.protocol.verbs import (
+    Each,
+    RedisCommand,
+    Steps,
+    grouped,
+    plain,
+    store_wide_error,
+)
 
 _MAX_CELLS = 1000
 _MAX_COUNTS = 200_000  # cells of all buckets: about 0.2 s of Redis' time
@@ -75,6 +85,17 @@ class Horizon(NamedTuple):
         return found if found.messages else None
 
 
+class Coming(NamedTuple):
+    """What falls due in exactly 60 seconds from now, and in 240 more: two cells.
+
+    overdue_ms: how late the oldest is that no worker has taken. workers: how many live.
+    """
+
+    ahead: Horizon
+    overdue_ms: int
+    workers: int
+
+
 def read_horizon(
     calls: Namespace,
     span_ms: int,
@@ -110,14 +131,20 @@ def read_horizon(
     return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
 
 
-def read_coming(calls: Namespace) -> Steps[Horizon]:
-    """What falls due in exactly 60 seconds from now, and in 240 more: two cells, counted.
-
-    It costs a few counts of each bucket: an autoscaler asks every few seconds, all day.
-    """
+def read_coming(calls: Namespace) -> Steps[Coming]:
+    """What an autoscaler asks every few seconds, all day: a few counts of each bucket."""
     buckets = yield from calls.every_bucket()
     now_ms = yield from calls.now_ms()
-    return (yield from _counted(calls, buckets, [now_ms, *(now_ms + ms for ms in _COMING_MS)]))
+    starts = [now_ms, *(now_ms + ms for ms in _COMING_MS)]
+    ahead = yield from _counted(calls, buckets, starts)
+    oldest = (bucket.page(State.DELAYED, limit=1) for bucket in buckets if ahead.overdue)
+    *pages, processes, ends = yield [*oldest, *registry.fleet(calls.namespace)]
+    if error := store_wide_error([*pages, processes, ends]):
+        raise error
+    rows = (row for page in pages if not isinstance(page, StoreError) for row in page[0])
+    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
+    living = announcements.workers([processes, ends], now_ms)
+    return Coming(ahead, max(0, now_ms - min(late_ms, default=now_ms)), len(living))
 
 
 def _of(calls: Namespace, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:

@@ -86,7 +86,7 @@ class Load(msgspec.Struct):
 
     due_now: also those that workers hold. parked: due, and in none of the others, since more
     workers would change nothing: their destination is paused, limited or away, or a pull topic.
-    overdue_seconds: how late the oldest is.
+    overdue_seconds: how late the oldest is that no worker has taken yet.
     """
 
     due_now: int
@@ -156,15 +156,13 @@ async def due_for(call: Call) -> DueForList:
 @routes("GET /v1/scaling", "Tell an autoscaler the load")
 async def scaling(call: Call) -> Load:
     """How much falls due soon; for KEDA's metrics-api scaler, with `valueLocation: due_1m`."""
-    client = call.site.client
-    ahead = await client.run(read_coming)
-    found = await client.stats()
+    ahead, overdue_ms, workers = await call.site.client.run(read_coming)
     due_now = ahead.overdue + ahead.in_flight
     return Load(
         due_now,
         due_now + ahead.cells[0].messages,
         due_now + ahead.messages,
         ahead.parked,
-        found.overdue_ms / 1000,
-        len(found.workers),
+        overdue_ms / 1000,
+        workers,
     )
