@@ -56,7 +56,7 @@ chaos-mutations: $(VENV)/.test servers ## mistakes in the product; a cell must n
 
 protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in its bounds, 10,000 traces
 	$(BIN)/python -m tests.protocol
-	DELAYBRIDGE_TEST_TRACES=10000 $(PYTEST) -q tests/protocol/test_replay.py $(PYTEST_ARGS)
+	DELAYBRIDGE_TEST_TRACES=10000 $(PYTEST) -q tests/protocol/test_replay.py tests/protocol/test_resize.py $(PYTEST_ARGS)
 
 # With another interpreter: make bench PYTHON=/usr/bin/python3 VENV=.venv-debian
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes

@@ -307,14 +307,19 @@ def _noted(now: MoveState, promise: int) -> MoveState:
     return changed(now, broken=now.broken | {promise}) if promise else now
 
 
-def explore_resize(model: Resize) -> tuple[int, dict[int, list[MoveState]]]:
-    """How many states there are; and the promises that break, each with the way there."""
+def explore_resize(
+    model: Resize, stop: int | None = None
+) -> tuple[int, dict[int, list[MoveState]]]:
+    """How many states there are; and the promises that break, each with the way there.
+
+    stop: once this promise is broken, no further states are looked at.
+    """
     start = model.start
     for each in model.start.source:
         start = _together(start, each)
     came: dict[MoveState, MoveState | None] = {start: None}
     left, broken = deque([start]), dict[int, list[MoveState]]()
-    while left:
+    while left and stop not in broken:
         state = left.popleft()
         is_last = True
         found = set(state.broken) | _lost(state)
