@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from delaybridge.operate.notices.announcements import WorkerInfo
+from delaybridge.resize import resizing
 from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.shared.call import Call
@@ -81,4 +82,5 @@ async def buckets(call: Call) -> dict[str, Any]:
         "largest": max(sizes),
         "mean": mean,
         "has_nodes": any(each.node for each in stats.buckets),
+        "resize": await call.site.client.run(resizing.progress),
     }

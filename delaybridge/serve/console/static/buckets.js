@@ -43,11 +43,11 @@
     const { alone, late, bucket, messages } = cells().dataset, buttons = cells().children, overdue = new Set(data.late);
     if (buttons.length !== data.owners.length) return location.reload();
     data.owners.forEach((owner, i) => {
-      const button = buttons[i], [mark, count] = button.children, is = overdue.has(i);
+      const button = buttons[i], [mark, count] = button.children, is = overdue.has(+button.dataset.number);
       mark.className = owner ? page.colored(owner) : "alone";
       count.textContent = brief(data.sizes[i]);
       button.classList.toggle("late", is);
-      button.ariaLabel = `${bucket} ${i}: ${owner ?? alone}, ${page.number(data.sizes[i])} ${messages}${is ? `, ${late}` : ""}`;
+      button.ariaLabel = `${bucket} ${button.dataset.number}: ${owner ?? alone}, ${page.number(data.sizes[i])} ${messages}${is ? `, ${late}` : ""}`;
       button.title = text(button);
     });
     const most = Math.max(...data.sizes), mean = data.sizes.reduce((a, b) => a + b, 0) / data.sizes.length;
