@@ -89,8 +89,8 @@ format: $(VENV)/.test ## let ruff put the code in order
 servers: $(VENV)/.test ## real servers for the tests, built once into a cache
 	$(BIN)/python -m tests.servers
 
-kubernetes: $(VENV)/.test ## helm, kustomize and kubeconform for `make test-all`, built once
-	$(BIN)/python -m tests.servers kubernetes
+kubernetes: $(VENV)/.test ## helm, kustomize, kubeconform and newer engines for `make test-all`, once
+	$(BIN)/python -m tests.servers kubernetes engines
 
 luacheck: $(VENV)/.test
 	@command -v luacheck >/dev/null || $(BIN)/python -c "from tests.servers.debian import install; install('lua-check')"

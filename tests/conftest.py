@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.rigs.stall",
     "tests.rigs.screen",
     "tests.servers.redis",
+    "tests.servers.engines",
     "tests.servers.sentinel",
     "tests.servers.cluster",
     "tests.servers.clock",

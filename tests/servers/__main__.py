@@ -27,9 +27,10 @@ REMEDIES = {
     "prometheus": "run this on Debian",
     "postgres": "run this as root on Debian, or set DELAYBRIDGE_TEST_POSTGRES_URL",
     "mariadb": "run this as root on Debian, or set DELAYBRIDGE_TEST_MARIADB_URL",
+    "engines": "run this as root on Debian, or set DELAYBRIDGE_TEST_ENGINE_URL",
     "kubernetes": "install Go here and run `python -m tests.servers kubernetes`",
 }
-LATE = {"kubernetes"}  # installed if they are named: `make test-all` does
+LATE = {"kubernetes", "engines"}  # installed if they are named: `make test-all` does
 NONE = "none; its tests will be skipped"
 
 

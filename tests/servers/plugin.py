@@ -12,6 +12,7 @@ import pytest
 from tests.servers import (
     browser,
     clients,
+    engines,
     kafka,
     kubernetes,
     languages,
@@ -27,7 +28,7 @@ SERVERS: dict[str, Any] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         *(redis, rabbitmq, kafka, clients, languages),
-        *(browser, prometheus, postgres, mariadb, kubernetes),
+        *(browser, prometheus, postgres, mariadb, kubernetes, engines),
     )
 }
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {

@@ -208,6 +208,10 @@ def valkey_url() -> Iterator[str]:
         pytest.param("redis_url", id="redis"),
         pytest.param("redis62_url", id="6.2"),
         pytest.param("valkey_url", id="valkey", marks=pytest.mark.slow),  # speaks as Redis 7 does
+        *(
+            pytest.param(f"{name}_url", id=name, marks=pytest.mark.slow)
+            for name in ("redis80", "redis86", "valkey81", "given_engine")
+        ),
     ]
 )
 def any_redis_url(request: pytest.FixtureRequest) -> str:
