@@ -8,19 +8,27 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pika
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError, ChannelClosedByBroker
+from redis.exceptions import RedisError
 
-from delaybridge.amqp.connection import reason_of
 from delaybridge.carry.line import BadLine, Line
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.foreign.redis_source import Member, RedisSource, failures
-from delaybridge.foreign.source import PendingLine, Source, SourceError, marks, read, since
+from delaybridge.foreign.redis_source import Member, RedisSource
+from delaybridge.foreign.source import (
+    PendingLine,
+    Source,
+    SourceError,
+    failures,
+    marks,
+    read,
+    since,
+)
 from delaybridge.message import RESERVED_PREFIX, Destination
 from delaybridge.times import at_ms
 
@@ -31,6 +39,7 @@ _LEVELS = 28  # of the queues celery_delayed_N, each for one bit of the delay in
 # Headers that RabbitMQ adds when it dead-letters, or delivers again.
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 _MOST_DELIVERIES = 10  # a quorum queue drops a message after 20, if its limit is the default
+_ERRORS = (AMQPError, AMQPConnectorException, OSError)
 _NOT_SENT = ("headers", "user_id", "cluster_id")
 
 
@@ -82,7 +91,7 @@ class CeleryRedis(RedisSource):
 
     def remove(self, lines: Sequence[Line]) -> None:
         """Exactly these envelopes, in one transaction."""
-        with failures():
+        with failures(RedisError):
             pipeline = self.redis.pipeline()
             for key, field, raw in marks(lines):
                 if field is None:
@@ -102,7 +111,7 @@ class CeleryRabbitMQ(Source):
             parameters = pika.URLParameters(url)
         except Exception:  # whose text may hold the password
             raise ConfigError("URL: pika does not take it; leave out its options") from None
-        with _failures():
+        with failures(*_ERRORS):
             self._connection: Any = pika.BlockingConnection(parameters)
         self._channels: list[Any] = []  # one for each queue; a missing queue closes its own
 
@@ -111,7 +120,7 @@ class CeleryRabbitMQ(Source):
         before = f"{self.prefix}_" if self.prefix else ""
         # From the longest delay to the shortest, the way that a message takes.
         delayed = [f"{before}celery_delayed_{level}" for level in reversed(range(_LEVELS))]
-        with _failures():
+        with failures(*_ERRORS):
             for queue in delayed:
                 yield from self._messages(queue, f"{before}celery_delayed_delivery")
             for queue in self.queues or ["celery"]:
@@ -162,7 +171,7 @@ class CeleryRabbitMQ(Source):
 
     def remove(self, lines: Sequence[Line]) -> None:
         """Acknowledge them, each on the channel that has it."""
-        with _failures():
+        with failures(*_ERRORS):
             for channel, tag in marks(lines):
                 channel.basic_ack(tag)
             self._connection.process_data_events(0)
@@ -173,11 +182,3 @@ class CeleryRabbitMQ(Source):
             for channel in self._channels:
                 channel.basic_recover(requeue=True)
             self._connection.close()
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except (AMQPError, AMQPConnectorException, OSError) as exc:
-        raise SourceError(f"the RabbitMQ that is read: {reason_of(exc)}") from exc

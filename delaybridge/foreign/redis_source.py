@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -12,8 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.carry.line import BadLine, Line
-from delaybridge.errors import printable
-from delaybridge.foreign.source import PAGE, Source, SourceError, place_of
+from delaybridge.foreign.source import PAGE, Source, failures, place_of
 from delaybridge.store.redis.redis_client import connect
 
 TIMEOUT_S = 15.0
@@ -41,7 +39,7 @@ class RedisSource(Source):
 
     def lines(self) -> Iterator[Line | BadLine]:
         """As of every source. Of what others move meanwhile some is missed, or found twice."""
-        with failures():
+        with failures(RedisError):
             for key, queue in self.keys():
                 try:
                     members = self._members(key)
@@ -74,11 +72,3 @@ class RedisSource(Source):
     def close(self) -> None:
         """Close the connections to its Redis."""
         self.redis.close()
-
-
-@contextmanager
-def failures() -> Iterator[None]:
-    try:
-        yield
-    except RedisError as exc:
-        raise SourceError(f"the Redis that is read: {printable(str(exc))}") from exc

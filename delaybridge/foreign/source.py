@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -72,6 +73,17 @@ class Source:
         text = json.dumps(job, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         body = text.encode(errors="backslashreplace")  # half an emoji, as JavaScript cuts it
         return self.found(system + id, queue, name, due_ms, body_base64=body, headers=dict(headers))
+
+
+@contextmanager
+def failures(*kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of these kinds into a SourceError."""
+    try:
+        yield
+    except kinds as exc:
+        from delaybridge.amqp.connection import reason_of
+
+        raise SourceError(f"the server that is read: {reason_of(exc)}") from exc
 
 
 def marks(lines: Sequence[Line]) -> list[Any]:

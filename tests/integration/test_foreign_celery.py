@@ -205,3 +205,13 @@ def test_a_queue_that_workers_consume_is_named(imported: Import, stock: Stock) -
         channel.basic_consume(stock.queue, lambda *_: None)
         done = imported()
     assert (done.code, left(done)) == (2, ["consumers"])
+
+
+@ON_RABBITMQ
+def test_an_import_stops_before_a_message_has_been_read_so_often_that_it_is_dropped(
+    imported: Import, stock: Stock, caller: Client
+) -> None:
+    options = {"eta": ETA, "headers": {"x-delivery-count": 10}}
+    stock.app.send_task("remind", task_id=stock.queue, **options)
+    done = imported("--remove", "--yes")
+    assert (done.code, done.error["field"], caller.stats().delayed) == (5, "URL", 0)
