@@ -10,7 +10,7 @@ _OF_CELERY = "tests/integration/test_foreign_celery.py"
 MUTANTS = [
     Mutant(
         "foreign: what was read is left to the end of the connection", _CELERY,
-        "                channel.basic_recover(requeue=True)\n", "                channel.close()\n",
+        "channel.basic_recover(requeue=True)", "channel.close()",
         "twenty dry runs, and a quorum queue drops all its messages",
         f"{_OF_CELERY} -k quorum",
     ),
