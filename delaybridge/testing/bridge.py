@@ -84,7 +84,9 @@ class Bridge:
         kinds = kinds_of(self.settings.brokers) if self.settings.brokers else DEFAULT_KINDS
         self._arrivals = Arrivals(kinds, lambda: self._redis.now_ms)
         self._engine = Engine(self._redis, self.settings, self._arrivals)
-        self._redis.on_wait = lambda: threading.Thread(target=self._let_leave, daemon=True).start()
+        self._redis.on_wait = lambda: threading.Thread(
+            target=_let_leave, args=(self,), daemon=True
+        ).start()
         _forget_shared_client()
 
     def __enter__(self) -> Self:
@@ -255,12 +257,6 @@ class Bridge:
             if is_over:
                 return
 
-    def _let_leave(self) -> None:
-        """What is due now goes out: a call waits for that, in a thread of its own."""
-        with self._turn:
-            if not self._loop.is_closed():
-                self._run(self._engine.run(self._redis.now_ms))
-
     def _untold(self) -> DeliveredMessage | None:
         with self._turn:
             if self._told == len(self._arrivals.all):
@@ -275,3 +271,10 @@ def _forget_shared_client() -> None:
         if intercept.client_of_settings.cache_info().currsize:
             intercept.client_of_settings().close()
         intercept.client_of_settings.cache_clear()
+
+
+def _let_leave(bridge: Bridge) -> None:
+    """What is due now goes out: a call waits for that, while this has a thread of its own."""
+    with bridge._turn:
+        if not bridge._loop.is_closed():
+            bridge._run(bridge._engine.run(bridge._redis.now_ms))
