@@ -19,14 +19,14 @@
 -- ARGV[7]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[8]  bucket       number
 -- ARGV[9+] entries      two each: id, and what `lift` gave with it
--- returns  {-1} if the bucket has another birth id; else the ids that another message has here: these
+-- returns  {-1} if the bucket has messages and another birth id; else the ids that another message has here: these
 --          messages are to be put back
 -- cost     O(log n) per message, and their size
 local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE = 1, 2, 3, 4, 5, 6
 local KNOWN = 1 -- the answer noted in `calls`, beside the time
 local from = ARGV[4]
 local marks = redis.call('HMGET', KEYS[7], 'birth', 'look', 'landed:' .. from, 'refused:' .. from)
-if marks[1] and marks[1] ~= ARGV[2] then
+if marks[1] and marks[1] ~= ARGV[2] and redis.call('HLEN', KEYS[2]) > 0 then
   return {-1}
 elseif marks[3] == ARGV[3] then
   return marks[4] and cmsgpack.unpack(marks[4]) or {}
@@ -38,7 +38,18 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
-redis.call('ZCARD', KEYS[1]) -- fails here, before the first write, if it is not a zset
+-- What is of a wrong type fails here, before the first write.
+redis.call('ZCARD', KEYS[1])
+redis.call('HLEN', KEYS[2])
+redis.call('HLEN', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('HLEN', KEYS[6])
+redis.call('HLEN', KEYS[9])
+redis.call('ZCARD', KEYS[10])
+
+-- First: after a write that cannot grow memory, a full Redis lets all others pass. So a page lands.
+redis.call('HDEL', KEYS[7], 'refused:' .. from)
 redis.call('HSET', KEYS[7], 'birth', ARGV[2], 'landed:' .. from, ARGV[3])
 redis.call('ZADD', KEYS[8], string.format('%.17g', now + KNOWN / 256), 'land' .. ARGV[3])
 
@@ -104,8 +115,6 @@ if bare > 0 then
 end
 if #refused > 0 then
   redis.call('HSET', KEYS[7], 'refused:' .. from, cmsgpack.pack(refused))
-else
-  redis.call('HDEL', KEYS[7], 'refused:' .. from)
 end
 
 -- The owner claims what is due before all gates.

@@ -12,28 +12,30 @@
 -- KEYS[10] sources      hash
 -- KEYS[11] delivered    zset
 -- KEYS[12] leaving      string
+-- KEYS[13] gone         zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  landed       stamp of the page that has landed and is forgotten; empty: none
 -- ARGV[3]  stamp        8 bytes, of the page that is lifted now
 -- ARGV[4]  limit        messages
 -- ARGV[5]  bytes        of records; one message is always taken
 -- ARGV[6]  near         ms: what is due so soon is delivered from here
--- ARGV[7+] ids          of the page that has landed: they were put back, and stay for a while
--- returns  {-1} if the bucket does not give its messages away; else {phase, page, ms to wait}: phase 1
---          messages go; 2 nothing of it can be published any more; 3 all of it has gone; the page,
+-- ARGV[7]  birth        the namespace's birth id
+-- ARGV[8+] ids          of the page that has landed: they were put back, and stay for a while
+-- returns  {-1} if the bucket does not give its messages away, or has another birth id; else {phase, page,
+--          ms to wait}: phase 1 messages go; 2 nothing of it can be published any more; 3 all of it has gone; the page,
 --          empty if there is nothing to lift now; when it is worth to ask again
 -- cost     O(log n) per message, and their size
 
 -- A page is its stamp (8 bytes); then, each after its size (4 bytes), the gate of the buckets that it
 -- goes to, and of each entry its id and what `land` takes. The gate is empty: open; 0: closed; or a
 -- score: what is due before is claimed. Until the page is forgotten it is given again, whoever asks.
-local LATER, STAY_MS, NEVER = 'moved\0', 10000, '9007199254740991'
+local LATER, STAY_MS, UNTOLD_MS, NEVER = 'moved\0', 10000, 500, '9007199254740991'
 local ORPHANED = 4503599627370496 -- 2^52: from there on orphans, parked for the operator
 local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE, AS_COUNT = 1, 2, 3, 4, 5, 6, 7
 local COUNTS = {'scheduled', 'cancelled', 'rescheduled', 'kicked', 'dropped', 'orphans_due',
   'orphans_dead', 'orphans_parked', 'orphans_bare', 'orphans_other'}
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'phase', 'cut', 'bare')
-if not marks[1] then
+if marks[1] ~= ARGV[7] then
   return {-1}
 end
 local now = tonumber(ARGV[1])
@@ -41,11 +43,22 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
+-- What is of a wrong type fails here, before anything is taken out.
+redis.call('ZCARD', KEYS[1])
+redis.call('HLEN', KEYS[2])
+redis.call('ZCARD', KEYS[3])
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[7])
+redis.call('ZCARD', KEYS[9])
+redis.call('HLEN', KEYS[10])
+redis.call('ZCARD', KEYS[11])
 local phase, limit, bytes = tonumber(marks[2] or 0), tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local page = redis.call('GET', KEYS[12])
 if page and string.sub(page, 1, 8) == ARGV[2] then
-  for i = 7, #ARGV do -- another message has its id there
+  for i = 8, #ARGV do -- another message has its id there
     redis.call('ZREM', KEYS[9], LATER .. ARGV[i])
     redis.call('ZADD', KEYS[9], now + STAY_MS, 'stays\0' .. ARGV[i])
   end
@@ -158,8 +171,10 @@ ids, scores = chosen(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', '+inf', 'WITHS
 if #ids > 0 then
   take(ids, scores, AS_DEAD)
   return lifted('', phase)
-elseif redis.call('HLEN', KEYS[2]) > 0 or phase == 3 then
-  return {phase == 3 and redis.call('HLEN', KEYS[2]) == 0 and 3 or 2, '', STAY_MS}
+elseif redis.call('HLEN', KEYS[2]) > 0 then
+  return {2, '', STAY_MS}
+elseif phase == 3 then -- until the ledger knows what has left
+  return {redis.call('EXISTS', KEYS[13]) == 0 and 3 or 2, '', UNTOLD_MS}
 end
 local found = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
 for i = 1, #found, 2 do

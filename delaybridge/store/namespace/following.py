@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreError, StoreWiped
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Bucket
@@ -229,7 +229,9 @@ class BucketsFollowed:
             moves.land(one, page, bucket.number, entries, layout.sources(one.number))
             for one, entries in to
         ]
-        return {one.number: ids or [] for (one, _), ids in zip(to, refused, strict=True)}
+        if moves.STRANGER in refused:
+            raise StoreWiped()
+        return {one.number: ids for (one, _), ids in zip(to, refused, strict=True)}
 
 
 def _renamed(command: RedisCommand[Any]) -> RedisCommand[Any]:

@@ -103,7 +103,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "begin": (*BUCKET_KEYS, *BUCKET_KEYS_MOVED),
     "lift": (
         "due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks", "calls",
-        "sources", "delivered", LEAVING,
+        "sources", "delivered", LEAVING, "gone",
     ),
     "land": (
         "due", "messages", "attempts", "parked", "dead", "dead_reason", "marks", "calls", "sources",
@@ -111,7 +111,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     ),
     "retire": (
         "messages", "lease", "marks", "due", "mirror", "attempts", "revoked", "calls", "ready",
-        LEAVING,
+        LEAVING, "gone",
     ),
     "relayout": ("birth",),
     "probe": ("due",),

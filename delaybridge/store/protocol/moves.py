@@ -18,12 +18,13 @@ from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import Arg, RedisCommand, bucket_of, plain
+from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, bucket_of, plain
 
 MOVED = b"moved:"
 """How a key begins that was left under a bucket's old name."""
 PHASES = GOES, PASSED, EMPTY = 1, 2, 3
 """A bucket gives messages away; none of it can be published any more; it has given all."""
+STRANGER = [-1]
 _STAMP_BYTES = 8
 _DEAD, _SOURCE = 3, 6  # kinds of entries (lua/lift.lua); messages are those up to the dead ones
 _OF_PLANS = ("recurring:", "http:")  # sources whose messages are all of one bucket
@@ -98,7 +99,7 @@ def lift(
     messages away.
     """
     now: Arg = "" if now_ms is None else now_ms
-    args = (now, landed, stamp, limit, max_bytes, near_ms, *back)
+    args = (now, landed, stamp, limit, max_bytes, near_ms, bucket.birth, *back)
     return RedisCommand("lift", _keys(bucket, "lift"), args, _read_lifted)
 
 
@@ -110,8 +111,10 @@ def leaving(bucket: Bucket) -> RedisCommand[MovedPage | None]:
 def land(
     bucket: Bucket, page: MovedPage, source: int, entries: Iterable[Entry], sources: Iterable[int],
     *, now_ms: int | None = None,
-) -> RedisCommand[list[bytes] | None]:  # fmt: skip
+) -> RedisCommand[list[Any]]:  # fmt: skip
     """Put these entries of a page into a bucket; answers with ids that another message has there.
+
+    Answers STRANGER if the bucket has another birth id.
 
     source: the bucket that it was lifted from; sources: all that give messages to this one.
     """
@@ -121,7 +124,7 @@ def land(
     args: list[Arg] = [now, bucket.birth, page.stamp, source, page.gate, listed, *place]
     for entry in entries:
         args += entry
-    return RedisCommand("land", _keys(bucket, "land"), args, _read_refused)
+    return RedisCommand("land", _keys(bucket, "land"), args, as_received)
 
 
 def land_back(bucket: Bucket, page: MovedPage, entries: Iterable[Entry]) -> RedisCommand[Any]:
@@ -202,7 +205,3 @@ def _words(text: bytes, at: int) -> Iterator[bytes]:
         size = int.from_bytes(text[at : at + 4], "big")
         yield text[at + 4 : at + 4 + size]
         at += 4 + size
-
-
-def _read_refused(reply: list[Any]) -> list[bytes] | None:
-    return None if reply == [-1] else reply

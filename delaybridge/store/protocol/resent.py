@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from delaybridge.errors import DecodeError
 from delaybridge.gathering import spanned
 from delaybridge.message import decode_record
-from delaybridge.store.protocol.moves import target_of
+from delaybridge.store.protocol.moves import STRANGER, target_of
 from delaybridge.store.protocol.verbs import GATHERED, Arg, RedisCommand
 
 ELSEWHERE, _UNKNOWN = 30, 0
 _FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
 _CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 3, 4, 5, 4
-_STRANGER = [-1]
 
 
 def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
@@ -102,8 +101,8 @@ class Resent:
             return [next(filter(None, each), b"") for each in zip(*replies, strict=True)]
         if not self._is_schedule:
             return next((r for r in replies if not is_absent(self._command, r)), replies[0])
-        if _STRANGER in replies:
-            return _STRANGER
+        if STRANGER in replies:
+            return STRANGER
         answers: list[list[Any]] = [*self._first]
         for places, reply in zip(filter(None, self._sent), replies, strict=True):
             found = _each(reply)
