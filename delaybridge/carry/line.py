@@ -66,7 +66,7 @@ class Line(
     headers: dict[str, Any] | list[tuple[str, Any]] = {}
     properties: dict[str, Any] = {}
     priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = 0
-    ttl_ms: int | None = None
+    ttl_ms: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     at_most_once: bool = False
     retry: dict[str, Any] | None = None
     tenant: str = ""

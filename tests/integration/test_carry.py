@@ -181,6 +181,7 @@ def test_bad_lines_are_told_and_hinder_no_other(make_client: Make) -> None:
         ({**good, "body": "x", "v": 2}, "v"),
         ({**good, "body": "x", "attempts": -1, "state": "dead"}, "attempts"),
         ({**good, "body": "x", "destination": "nowhere:q"}, "destination"),
+        ({**good, "body": "x", "ttl_ms": 2**70}, "ttl_ms"),
         ({**good, "body": "x", "id": "a\n"}, "id"),
         ({**good, "body": "x", "tenant": "acme"}, "id"),
         ({**good, "body": "x", "record_base64": "AAAA"}, "record"),
@@ -199,7 +200,7 @@ def test_bad_lines_are_told_and_hinder_no_other(make_client: Make) -> None:
     found = {each.place: each.field for each in told}
     assert found.keys() == wanted.keys()
     assert [place for place, field in wanted.items() if field not in found[place]] == []
-    assert run.counts == {"created": 2, "bad": 13, "conflict": 1}
+    assert run.counts == {"created": 2, "bad": 14, "conflict": 1}
     stored = target.get("b")
     assert stored is not None
     assert stored.body == b'{"n": [1, 2]}'

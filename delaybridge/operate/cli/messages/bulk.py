@@ -148,7 +148,8 @@ def _sweep_file(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:
     try:
         return sweep.run(pages, quiet=call.output.is_watched)
     finally:
-        sweep.show_summary()
+        if sweep.answers:
+            sweep.show_summary()
 
 
 def _sweep_matches(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:

@@ -195,7 +195,9 @@ def import_lines(
         except KeyboardInterrupt:
             return INTERRUPTED.show(as_json=call.output.json)
         except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
-            what = f"cut short or damaged after line {run.number}: {exc}; what is before is stored"
+            what = (
+                f"cut short or damaged after line {run.number}: {exc}; import it again when whole"
+            )
             raise refused("FILE", what, "bad_line") from None
         finally:
             if run.dry:
