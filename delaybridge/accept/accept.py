@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -63,7 +63,7 @@ def accept(
     kinds: name of each configured broker -> its kind. cache: of the same kinds. draw: makes
     the id of a message that has none.
     """
-    tenant = message.tenant and check_tenant(message.tenant)
+    tenant, delay = message.tenant and check_tenant(message.tenant), cast(Any, message.delay)
     id, gathering = _named(message, limits, tenant, draw)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
@@ -90,7 +90,7 @@ def accept(
     return Accepted(
         id,
         id.encode() if key is None else key,
-        gathering.word(limits.delay_ms) if gathering else when(message.delay, message.at, limits),
+        gathering.word(limits.delay_ms) if gathering else when(delay, message.at, limits),
         _rank(message.priority),
         encode_record(planned(record, plan, tenant, gathering)),
     )
