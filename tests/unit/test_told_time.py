@@ -35,7 +35,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
 
 
 def told(clocks: Clocks) -> tuple[object, object]:
-    (claim, kick), errors = clocks.told([CLAIM, KICK], {})
+    (claim, kick), errors = clocks.with_times([CLAIM, KICK], {})
     assert errors == {}
     return claim.args[now_places()["claim"]], kick.args[now_places()["kick"]]
 
@@ -68,7 +68,7 @@ def test_scripts_of_a_server_that_does_not_tell_the_time_fail_as_it_does() -> No
     other = Bucket("ns", 1, "birth").kick(b"1234", "id")
     asked = known.asked([KICK, other])
     asked["up"].parse([b"1000", b"0"])
-    commands, errors = known.told([KICK, other], {"down": down})
+    commands, errors = known.with_times([KICK, other], {"down": down})
     assert errors == {0: down} and commands[1].args[0] != ""
 
 

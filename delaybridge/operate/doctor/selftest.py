@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.ledger.comparing import healing, reinstating
@@ -18,7 +20,7 @@ from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.namespace.placement import at
-from delaybridge.store.protocol import keys, record, verbs
+from delaybridge.store.protocol import keys, moves, record, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Acquired
@@ -69,7 +71,9 @@ def tried(store: Store, namespace: str) -> tuple[set[str], StoreError | None]:
     except StoreError as exc:
         return done - {name}, exc
     finally:
-        left = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
+        names = (*keys.BUCKET_KEYS, keys.LEAVING)
+        left = [keys.bucket_key(namespace, number, name) for name in names]
+        left += [keys.moving(name) for name in left]
         store.run_each([RedisCommand("DEL", (), left, int, is_plain=True)])
 
 
@@ -124,6 +128,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield stored.fence(bucket, ["doctor"])
     yield from _healed(bucket, token)
     yield bucket.release(token)
+    yield from _moved(bucket)
 
 
 def _mended(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:
@@ -153,6 +158,19 @@ def _healed(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, Non
     stamp = verbs.new_stamp()
     yield healing.restore(bucket, as_of, [healing.Lacking(_ID, stamp, 1.0, b"x")])
     yield healing.drop(bucket, (token, _TTL_MS), [(_ID, stamp)])
+
+
+def _moved(bucket: Bucket) -> Generator[RedisCommand[Any], Any, None]:
+    """The calls of a resize: the bucket gives a page away, and gets it back."""
+    yield moves.begin(bucket)
+    found = yield _under_other_keys(moves.lift(bucket, b"", moves.new_page(), 1, 1))
+    yield _under_other_keys(moves.land_back(bucket, found.page, found.page.entries))
+    yield _under_other_keys(moves.retire(bucket))
+    yield RedisCommand("relayout", (bucket.key("lease"),), ("-", "", bucket.wake), bool)
+
+
+def _under_other_keys(command: RedisCommand[Any]) -> RedisCommand[Any]:
+    return msgspec.structs.replace(command, keys=tuple(map(keys.moving, command.keys)))
 
 
 def _schedule(bucket: Bucket) -> RedisCommand[Any]:

@@ -72,6 +72,7 @@ COMMANDS = {
     "HSET": Allowed(_HASH, ("field", "1")),
     "HSETNX": Allowed(_HASH, ("field", "1")),
     "HINCRBY": Allowed(_HASH, ("field", 1)),
+    "RENAME": Allowed(_HASH, (_HASH,)),  # it exists: of what does not, RENAME is an error
     "HGET": Allowed(_HASH, ("field",), _READS),
     "HMGET": Allowed(_HASH, ("field",), _ALL),
     "HGETALL": Allowed(_HASH, (), _READS),
@@ -96,7 +97,6 @@ COMMANDS = {
     "PEXPIRE": Allowed(_STRING, (_EXPIRE_MS,)),
     "XADD": Allowed(_STRING, ("NOMKSTREAM", "*", "field", "1"), _OPERATES),
     "XREVRANGE": Allowed(_STRING, ("+", "-"), _OPERATES),
-    "RENAME": Allowed(_STRING, (_STRING,)),
     "UNLINK": Allowed(_STRING),
     "DEL": Allowed(_STRING, (), _OPERATES),
     "TIME": Allowed(_KEYLESS, (), _READS),
