@@ -130,11 +130,13 @@ class System(NamedTuple):
         return reader(*given)
 
 
+_DELETEALL = "asynq task deleteall --queue Q --state scheduled, and --state retry"
+_CLEAR = "Sidekiq::ScheduledSet.new.clear, and Sidekiq::RetrySet.new.clear"
 SYSTEMS = {
     "bullmq": System("jobs.BullMQ", "redis", "await queue.clean(0, 0, 'delayed')"),
     "celery-redis": System("celery.CeleryRedis", "redis"),
     "celery-rabbitmq": System("celery.CeleryRabbitMQ", "rabbitmq"),
-    "asynq": System("jobs.Asynq", "redis", "asynq task deleteall --queue Q --state scheduled"),
-    "sidekiq": System("jobs.Sidekiq", "redis", "Sidekiq::ScheduledSet.new.clear"),
+    "asynq": System("jobs.Asynq", "redis", _DELETEALL),
+    "sidekiq": System("jobs.Sidekiq", "redis", _CLEAR),
 }
 """By the name that `import --from` takes."""
