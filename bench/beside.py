@@ -47,5 +47,6 @@ class Beside:
         finally:
             self._over.set()
             self._thread.join()
+            self._bench.look_again()
         if self._failed:
             raise RuntimeError(self._failed)

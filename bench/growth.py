@@ -8,9 +8,9 @@ figure is the median of the runs. A step that would not fit into memory is skipp
 to claim, fire and settle a message of the drain. `x`: how many times slower each figure is than
 with 10,000.
 
-With commands B3 is repeated while they run in turn, as `bucket resize 64 / bucket resize 16`: a
-line below each step, its lateness compared with that of a run without just before (target: p99
-+ 2 ms), and how many commands ended.
+With commands, as `bucket resize 64 --wait / bucket resize 16 --wait`, B3 is repeated while they
+run: a line below each step, its lateness compared with that of a run without just before (target:
+p99 + 2 ms), and how many commands ended. SECONDS should be as long as these take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -141,12 +141,17 @@ def schedule_many_rate(bench: Growing, destination: str, count: int) -> float:
     return count / took_s
 
 
-def lateness(bench: Growing, broker: RabbitMQ, seconds: float) -> Lateness:
-    """B3: lateness at 1,000 messages per second."""
+def lateness(
+    bench: Growing, broker: RabbitMQ, seconds: float, beside: Beside | None = None
+) -> Lateness:
+    """B3: lateness at 1,000 messages per second; the worker runs until the commands have ended."""
     with quorum_queue(broker.address) as queue, bench.scanning():
         bench.wait_until_owned()
         count = int(RATE * seconds)
-        with receiving(broker.script, broker.address, queue, count) as receiver:
+        with (
+            receiving(broker.script, broker.address, queue, count) as receiver,
+            beside.running() if beside else nullcontext(),
+        ):
             first_ms = (time.time() + AHEAD_S) * 1000
             to = broker.destination(queue)
             messages = [
@@ -156,7 +161,7 @@ def lateness(bench: Growing, broker: RabbitMQ, seconds: float) -> Lateness:
             for first in range(0, count, CALL):
                 bench.client.schedule_many(messages[first : first + CALL])
             late = receiver.lateness(AHEAD_S + seconds + SPARE_S)
-        while bench.count_in("due", "mirror"):
+        while bench.count_in("due", "mirror") > 0:
             time.sleep(0.01)  # until the worker has settled the last
         return late
 
@@ -211,8 +216,7 @@ def print_beside(out: Table, bench: Growing, broker: RabbitMQ, plan: Plan) -> No
     for _ in range(plan.runs):
         alone.append(lateness(bench, broker, plan.seconds))
         beside = Beside(bench, plan.commands)
-        with beside.running():
-            late.append(lateness(bench, broker, plan.seconds))
+        late.append(lateness(bench, broker, plan.seconds, beside))
         ended.append(len(beside.took_s))
         took_s += beside.took_s
     pairs = list(zip(late, alone, strict=True))

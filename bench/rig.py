@@ -84,9 +84,13 @@ class Bench:
             durability="memory" if ledger is None else "ledger",
         )  # fmt: skip
         self._store = Store(redis_url, timeout_s=20)
-        self._calls = Calls(self.namespace, brokers, None, Limits())
+        self.look_again()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._started = 0
+
+    def look_again(self) -> None:
+        """Ask for the buckets again: their number may have changed."""
+        self._calls = Calls(self.namespace, self.brokers, None, Limits())
 
     @property
     def redis(self) -> Any:
