@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from delaybridge.carry.line import BadLine, Line
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.foreign.redis_source import Member, RedisSource
+from delaybridge.foreign.redis_source import Lines, Member, RedisSource
 from delaybridge.foreign.source import (
     PendingLine,
     Source,
@@ -68,9 +68,7 @@ class CeleryRedis(RedisSource):
         for queue in self.queues or ["celery"]:
             yield from ((f"{self.prefix}{queue}{step}".encode(), queue) for step in _STEPS)
 
-    def page(
-        self, key: bytes, queue: str, members: list[Member]
-    ) -> Iterator[Line | BadLine | None]:
+    def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
         """The tasks in these envelopes."""
         for raw, field in members:
             yield read(key, field or since(b'"id"', raw), self._task, queue, raw, (key, field, raw))

@@ -11,9 +11,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from delaybridge.carry.line import BadLine, Line
+from delaybridge.carry.line import Line
 from delaybridge.errors import MessageError
-from delaybridge.foreign.redis_source import Member, RedisSource
+from delaybridge.foreign.redis_source import Lines, Member, RedisSource
 from delaybridge.foreign.source import read, since
 
 # Of a job's hash of BullMQ. The attempts are `atm`, in Bull and before BullMQ 5 `attemptsMade`.
@@ -36,7 +36,7 @@ class BullMQ(RedisSource):
             name = key.removeprefix(before).removesuffix(after)
             yield key, name.decode(errors="backslashreplace")
 
-    def page(self, key: bytes, queue: str, members: list[Member]) -> Iterator[Line | BadLine]:
+    def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
         """The jobs of these ids."""
         base = key.removesuffix(b"delayed")
         rows = self.together(*(("HMGET", base + id, *_FIELDS) for id, _ in members))
@@ -67,9 +67,7 @@ class Sidekiq(RedisSource):
         for name in ("schedule", "retry"):
             yield (f"{self.prefix}:{name}" if self.prefix else name).encode(), ""
 
-    def page(
-        self, key: bytes, queue: str, members: list[Member]
-    ) -> Iterator[Line | BadLine | None]:
+    def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
         """The jobs in these members."""
         for member, score in members:
             yield read(key, since(b'"jid"', member), self._job, member, score)
@@ -95,7 +93,7 @@ class Asynq(RedisSource):
             yield b"asynq:{%b}:scheduled" % queue, name
             yield b"asynq:{%b}:retry" % queue, name
 
-    def page(self, key: bytes, queue: str, members: list[Member]) -> Iterator[Line | BadLine]:
+    def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
         """The tasks of these ids."""
         base = key[: key.rindex(b":")] + b":t:"
         rows = self.together(*(("HGET", base + id, "msg") for id, _ in members))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,8 @@ from delaybridge.foreign.source import PAGE, Source, failures, place_of
 from delaybridge.store.redis.redis_client import connect
 
 TIMEOUT_S = 15.0
+Lines = Iterator[Line | BadLine | None]
+"""None stands for what is not wanted."""
 Member = tuple[bytes, Any]
 """A member of a sorted set with its score, a value of a hash with its field, one of a list."""
 
@@ -31,10 +33,8 @@ class RedisSource(Source):
         """The keys to read, each with its queue; without one, all queues are in it."""
         raise NotImplementedError
 
-    def page(
-        self, key: bytes, queue: str, members: list[Member]
-    ) -> Iterable[Line | BadLine | None]:
-        """The lines of some members, in one round trip at most; None for what is not wanted."""
+    def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
+        """The lines of some members, in one round trip at most."""
         raise NotImplementedError
 
     def lines(self) -> Iterator[Line | BadLine]:
