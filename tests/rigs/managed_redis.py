@@ -21,7 +21,7 @@ from hiredis import Reader, pack_command
 
 from tests.rigs.lossy_proxy import LossyProxy
 
-_LITERAL = re.compile(rb"redis\.p?call\('\w+', KEYS\[\d+\][,)]")
+_LITERAL = re.compile(rb"redis\.p?call\('\w+'((?:, KEYS\[\d+\])+)[,)]")
 _USED = re.compile(rb"KEYS\[(\d+)\]")
 _NO_LIMIT = b"local cmsgpack = {pack = cmsgpack.pack, unpack = cmsgpack.unpack}\n"
 _FACTS = b"# Server\r\nredis_version:7.2.4\r\n"  # all that some tell
@@ -116,7 +116,8 @@ class ManagedRedis(LossyProxy):
     def _loaded(self, words: list[bytes]) -> Sequence[Any]:
         code = re.sub(rb"--.*", b"", words[2])
         self._sources[_digest(words[2])] = code
-        if self._profile.literal and len(_LITERAL.findall(code)) != code.count(b"KEYS"):
+        literal = b"".join(_LITERAL.findall(code)).count(b"KEYS")
+        if self._profile.literal and literal != code.count(b"KEYS"):
             return self._refusal("script", "ERR bad lua script, keys are to be literal")
         own = words[2] if self._profile.limits else _NO_LIMIT + words[2]
         self._loaded_as[_digest(words[2])] = _digest(own)
