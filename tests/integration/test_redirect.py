@@ -238,6 +238,9 @@ async def test_the_job_tells_what_is_left_out(http: httpx.AsyncClient) -> None:
     started = await http.post("/v1/messages:redirect", json=wanted)
     assert (await ended_job(http, started.json()["id"]))["answers"] == {"redirected": 1}
     assert (await http.get("/v1/messages/b")).json()["destination"] == "memory:r"
+    for chosen in ({"filter": {"destination": "memory:r"}}, {"ids": ["a"]}):
+        wrong = await http.post("/v1/messages:redirect", json={**chosen, "to": "nowhere:q"})
+        assert (wrong.status_code, wrong.json()["at"]) == (422, "$.to")
     answer = await http.post("/v1/dead/b:redirect", json={"to": "memory:r"})
     assert answer.status_code == 404
 

@@ -145,6 +145,8 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
     verb: Any = partial(verb_of(call.patient, name), **given)
     if (wanted.ids is None) == (wanted.filter is None):
         raise MessageError("bad_selection", "ids", "give either ids or filter")
+    if "to" in given:
+        await verb([], dry_run=True)  # MessageError: there can be no such destination
     over_ms = _over_ms(wanted)
     if wanted.ids is not None:
         ids = _ids(wanted)
