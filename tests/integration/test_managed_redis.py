@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from delaybridge import Client
+from delaybridge import Client, Message
 from delaybridge.errors import ConfigError
 from delaybridge.operate import cli
 from delaybridge.operate.doctor import selftest
@@ -86,6 +86,21 @@ def test_a_server_without_what_the_scripts_need_is_refused_when_a_namespace_is_m
         assert "no WAITAOF: durability = aof-fsync" in shown
         with redis.Redis(port=server.port) as raw:
             assert raw.keys() == []
+
+
+@pytest.mark.slow
+def test_each_server_of_a_cluster_is_asked_for_its_own_time(
+    cluster_url: str, namespace: str
+) -> None:
+    url = f"{cluster_url}?time_in_scripts=no"
+    with Client(url, namespace=namespace) as client:
+        ids = [f"{number}" for number in range(40)]
+        messages = [Message("kafka:t", b"x", delay=60, id=id) for id in ids]
+        assert {each.answer for each in client.schedule_many(messages)} == {"created"}
+        assert {client.cancel(id) for id in ids} == {"cancelled"}
+    store = Store(url)
+    assert selftest.run_scripts(store, namespace) == len(scripts())
+    store.close()
 
 
 def test_doctor_names_the_setting_that_helps(capsys: pytest.CaptureFixture[str]) -> None:

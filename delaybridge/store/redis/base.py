@@ -93,12 +93,13 @@ class BaseStore(Generic[W]):
         self, commands: Commands, asked: Iterable[str], answers: Iterable[Exception | None]
     ) -> Pipeline:
         """The pipeline of these commands. asked: the servers asked for the time."""
-        failed = {node: error for node, error in zip(asked, answers, strict=True) if error}
-        errors = dict[int, Exception]()
+        errors: Mapping[int, Exception] = {}
         if self._clocks:
+            failed = {node: error for node, error in zip(asked, answers, strict=True) if error}
             commands, errors = self._clocks.with_times(commands, failed)
         pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
-        pipeline.refuse(errors)
+        if errors:
+            pipeline.refuse(errors)
         return pipeline
 
     def node_of(self, key: str) -> str:
