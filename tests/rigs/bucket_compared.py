@@ -80,8 +80,8 @@ def as_with_a_ledger(
 
     def parse(reply: Any) -> Any:
         if command.name == "schedule":
-            reply, stamps = read_replaced(reply)
-            acted.extend((stamp, None) for stamp in stamps)
+            reply, replaced = read_replaced(reply)
+            acted.extend((stamp, None) for stamp, _ in replaced)
         elif command.name in ("cancel", "reschedule", "kick", "discard"):
             reply, found = read_acted(reply)
             acted.extend([found] if found.stamp is not None else [])
