@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from delaybridge.errors import NotDurable, printable
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.scripts import packed
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain
+from delaybridge.store.redis.errors import is_plain_refusal
 
 _SCRIPTS = frozenset(
     ("schedule", "quarantine", "cancel", "reschedule", "kick", "discard", "set_rule", "define",
@@ -85,7 +84,7 @@ class Assurance:
         if not isinstance(waited, Exception):
             self._has_waitaof = True
             return None if waited[0] >= 1 else _not_durable("it is not on disk yet")
-        if type(waited) is not ResponseError:  # a code word says what it is
+        if not is_plain_refusal(waited):
             return waited
         self._has_waitaof = False
         if not configured:  # appendonly was turned off, or it failed over to an older server

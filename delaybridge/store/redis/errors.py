@@ -11,6 +11,7 @@ from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
+    ResponseError,
     TryAgainError,
 )
 
@@ -71,6 +72,11 @@ _STRANGERS = {  # by the first byte of their answer, as hiredis and redis-py sho
     "HTTP": "a web server",
 }
 CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
+
+
+def is_plain_refusal(error: Exception) -> bool:
+    """Whether Redis said no more than ERR; of what has a code word of its own, the class tells."""
+    return type(error) is ResponseError
 
 
 def wrong_type(command: RedisCommand[Any]) -> WrongType:
