@@ -13,6 +13,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.moves import EMPTY, Lifted
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part, RunView
 
@@ -21,7 +22,6 @@ _RELEASED_S = 2.0
 _AT_ONCE = 8  # buckets of a worker that give their messages away
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
-_log = logging.getLogger("delaybridge")
 
 
 class Moving:
@@ -76,9 +76,9 @@ class Mover(Part):
             return _SOON_S if self._moving else _IDLE_S
         one = min(ready, key=lambda each: each.at_s)
         began_s = time.monotonic()
-        await self._advance(one)
+        had_page = await self._advance(one)
         one.at_s = max(one.at_s, time.monotonic())
-        return (time.monotonic() - began_s) * (1 / _BUSY - 1)
+        return (time.monotonic() - began_s) * (1 / _BUSY - 1) if had_page else 0.0
 
     async def _choose(self, held: dict[int, Bucket]) -> None:
         """Which buckets to work on: those that have begun, and then others, a few at a time."""
@@ -97,29 +97,29 @@ class Mover(Part):
 
     async def _begin(self, bucket: Bucket) -> None:
         """Give the lease back, then give the bucket its other keys, and take it again."""
-        await self._rested(bucket.number)
-        begun, until_s = False, time.monotonic() + _RELEASED_S
-        while not begun and time.monotonic() < until_s:  # its lease is still on its way back
-            begun = await self._store.run_one(moves.begin(bucket))
-            await asyncio.sleep(0 if begun else _SOON_S / 4)
-        await self._store.complete(self._following.look_at([bucket.number]))
-        if not begun:
+        if not await self._unheld(bucket, moves.begin(bucket)):
             say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
-        self._back_to_work(bucket.number)
 
-    async def _rested(self, number: int) -> None:
-        """Return when this worker does not hold the bucket any more."""
-        self._following.resting.add(number)
-        self._run.regroup()
-        while any(s.bucket.number == number for s in self._run.sessions()):
-            await asyncio.sleep(_SOON_S / 10)
+    async def _unheld(self, bucket: Bucket, command: RedisCommand[bool]) -> bool:
+        """Whether a command was done that needs the bucket's lease to be free; then go on."""
+        resting, number = self._following.resting, bucket.number
+        resting.add(number)
+        try:
+            self._run.regroup()
+            while any(s.bucket.number == number for s in self._run.sessions()):
+                await asyncio.sleep(_SOON_S / 10)
+            done, until_s = await self._store.run_one(command), time.monotonic() + _RELEASED_S
+            while not done and time.monotonic() < until_s:  # the lease is still on its way back
+                await asyncio.sleep(_SOON_S / 4)
+                done = await self._store.run_one(command)
+            await self._store.complete(self._following.look_at([number]))
+        finally:
+            resting.discard(number)
+            self._run.regroup()
+        return done
 
-    def _back_to_work(self, number: int) -> None:
-        self._following.resting.discard(number)
-        self._run.regroup()
-
-    async def _advance(self, one: Moving) -> None:
-        """Forget what has landed, lift the next page, land it."""
+    async def _advance(self, one: Moving) -> bool:
+        """Forget what has landed, lift the next page, land it; whether there was one."""
         stamp = moves.new_page()
         lift = moves.lift(one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back)
         found: Lifted | None = await self._store.run_one(lift)
@@ -131,9 +131,11 @@ class Mover(Part):
             one.landed = found.page.stamp
             one.back = await self._put_back(one.bucket, found.page, refused.values())
         elif found.phase == EMPTY:
-            await self._retire(one.bucket)
+            await self._unheld(one.bucket, moves.retire(one.bucket))
+            self._moving.pop(one.bucket.number, None)
         else:
             one.at_s = time.monotonic() + found.wait_ms / 1000
+        return found.page is not None
 
     async def _put_back(
         self, bucket: Bucket, page: moves.MovedPage, refused: Iterable[Sequence[bytes]]
@@ -147,16 +149,6 @@ class Mover(Part):
             reason = f"{shown}: another message has its id there, under another key"
             say(logging.WARNING, "resize_waits", reason=reason)
         return ids
-
-    async def _retire(self, bucket: Bucket) -> None:
-        """Delete what is left of a bucket that has given everything away."""
-        await self._rested(bucket.number)
-        done = await self._store.run_one(moves.retire(bucket))
-        await self._store.complete(self._following.look_at([bucket.number]))
-        self._moving.pop(bucket.number, None)
-        self._back_to_work(bucket.number)
-        if not done:
-            _log.debug("bucket %s is not empty yet", bucket.number)
 
     async def _finished(self) -> bool:
         """Whether every bucket has given everything: then the next ones are all there are."""
