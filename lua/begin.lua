@@ -58,7 +58,13 @@ if redis.call('EXISTS', KEYS[12]) == 1 then redis.call('RENAME', KEYS[12], KEYS[
 if redis.call('EXISTS', KEYS[13]) == 1 then redis.call('RENAME', KEYS[13], KEYS[27]) end
 if redis.call('EXISTS', KEYS[14]) == 1 then redis.call('RENAME', KEYS[14], KEYS[28]) end
 if redis.call('EXISTS', KEYS[15]) == 1 then redis.call('RENAME', KEYS[15], KEYS[29]) end
+redis.call('SET', KEYS[1], MOVED)
 redis.call('SET', KEYS[2], MOVED)
+redis.call('SET', KEYS[3], MOVED)
+redis.call('SET', KEYS[5], MOVED)
+redis.call('SET', KEYS[6], MOVED)
 redis.call('SET', KEYS[9], MOVED)
+redis.call('SET', KEYS[12], MOVED)
+redis.call('SET', KEYS[13], MOVED)
 redis.call('HSET', KEYS[23], 'birth', ARGV[1])
 return 1

@@ -20,15 +20,17 @@
 --                       one's reason, time and attempts stay; empty: none is replaced
 -- returns  {-1} if the bucket has another birth id; else an answer per message: 1 kept, 2 it is here
 --          already (not for one whose score is empty), 3 another message has the id, 4 replaced, 5 the
---          message to replace is in another set, too, 14 foreign: there is no such one in the dead set
+--          message to replace is in another set, too, 14 foreign: there is no such one in the dead set;
+--          30 elsewhere: the bucket gives its messages to others, and the call is to be made there
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED, FOREIGN = 1, 2, 3, 4, 5, 6, 14
-local WITHDRAWN = 2 -- in `gone`
+local ELSEWHERE, WITHDRAWN = 30, 2 -- the second in `gone`
+local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local FIRST_RANK = 255 / 256
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
-local marks = redis.call('HMGET', KEYS[4], 'birth', 'generation')
-local stranger, generation = marks[1] ~= ARGV[2], marks[2]
+local marks = redis.call('HMGET', KEYS[4], 'birth', 'generation', 'cut')
+local stranger, generation, cut = marks[1] ~= ARGV[2], marks[2], marks[3]
 if stranger and (ARGV[3] ~= '1' or marks[1] and redis.call('HLEN', KEYS[1]) > 0) then
   return {-1}
 end
@@ -102,7 +104,12 @@ end
 
 for i = 4, #ARGV, 8 do
   local stamp, id, payload, reason, score, died, tried, head = unpack(ARGV, i, i + 7)
-  if head == '' then
+  if cut and redis.call('HEXISTS', KEYS[1], id) == 0 then
+    answers[#answers + 1] = ELSEWHERE
+    if head == '' then
+      redis.call('ZADD', KEYS[6], NEVER, LATER .. id)
+    end
+  elseif head == '' then
     answers[#answers + 1] = keep(stamp, id, payload, reason, score, died, tried)
   else
     answers[#answers + 1] = replace(stamp, id, payload, head)

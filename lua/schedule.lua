@@ -525,6 +525,9 @@ if not all_new then
       return refuse(stamp, id, IN_FLIGHT)
     end
     if only and redis.call('HEXISTS', KEYS[1], id) == 0 then
+      if cut then
+        return ELSEWHERE
+      end
       return refuse(stamp, id, FOREIGN)
     end
     if cut and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', KEYS[1], id) == 0 then

@@ -174,8 +174,6 @@ class BucketsFollowed:
     def _followed(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
         """The reply of the bucket, or of those that have its messages by now."""
         reply: Any = None
-        if command.name == "fence" and not self.has_begun(number):
-            yield from self.look_at([number])  # none of its keys is of a wrong type
         if not self.is_retired(number):
             try:
                 reply = yield from self._at(command, number)

@@ -26,11 +26,11 @@ PHASES = GOES, PASSED, EMPTY = 1, 2, 3
 """A bucket gives messages away; none of it can be published any more; it has given all."""
 STRANGER = [-1]
 _STAMP_BYTES = 8
-_DEAD, _SOURCE = 3, 6  # kinds of entries (lua/lift.lua); messages are those up to the dead ones
+_DEAD, _SOURCE, _COUNT = 3, 6, 7  # kinds of entries (lua/lift.lua); up to 3 it is a message
 _OF_PLANS = ("recurring:", "http:")  # sources whose messages are all of one bucket
 _HEAD = struct.Struct(">BdI")
 _NEAR_MS = 2000
-_QUARANTINED = "~"
+_QUARANTINED = b"~"
 
 
 class Entry(NamedTuple):
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
     @property
     def is_message(self) -> bool:
-        """Whether it goes to one bucket; all else goes to each."""
+        """Whether it goes to one bucket, by its key; all else but a count goes to each."""
         return self.content[0] <= _DEAD
 
     @property
@@ -55,10 +55,9 @@ class Entry(NamedTuple):
         _, _, size = _HEAD.unpack_from(self.content)
         try:
             _, payload = split_record(self.content[_HEAD.size : _HEAD.size + size])
-            found = decode_record(payload).key
         except DecodeError:
-            return self.id.partition(_QUARANTINED.encode())[0]
-        return self.id if found is None else found
+            payload = b""
+        return shard_key(self.id, payload)
 
 
 class MovedPage(NamedTuple):
@@ -77,11 +76,21 @@ class Lifted(NamedTuple):
     wait_ms: int
 
 
+def shard_key(id: bytes, payload: bytes) -> bytes:
+    """What the bucket of a message is made of: its key, or its id if it has none to be read."""
+    try:
+        found = decode_record(payload).key
+    except DecodeError:
+        return id.partition(_QUARANTINED)[0]
+    return id if found is None else found
+
+
 def begin(bucket: Bucket) -> RedisCommand[bool]:
     """Give a bucket the keys under which it gives its messages away; False: a worker holds it."""
-    old = map(bucket.key, keys.BUCKET_KEYS)
-    new = (keys.moving(bucket.key(name)) for name in keys.BUCKET_KEYS_MOVED)
-    return RedisCommand("begin", (*old, *new), (bucket.birth,), bool)
+    old = [*map(bucket.key, keys.BUCKET_KEYS)]
+    new = [keys.moving(bucket.key(name)) for name in keys.BUCKET_KEYS_MOVED]
+    # near: as it is, also where it is known that the bucket has other keys.
+    return RedisCommand("begin", (*old, *new), (bucket.birth,), bool, near=old[0])
 
 
 def new_page() -> bytes:
@@ -170,6 +179,8 @@ def by_target(
     for entry in entries:
         if entry.is_message:
             own[target_of(entry.shard_key, targets)].append(entry)
+        elif entry.content[0] == _COUNT:
+            own[targets[0]].append(entry)
         else:
             for some in own.values():
                 some.append(entry)

@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import json
 from msgspec.structs import replace
 
-from delaybridge.errors import DecodeError
 from delaybridge.gathering import spanned
-from delaybridge.message import decode_record
-from delaybridge.store.protocol.moves import STRANGER, target_of
+from delaybridge.store.protocol.moves import STRANGER, shard_key, target_of
+from delaybridge.store.protocol.record import ForDeadSet
 from delaybridge.store.protocol.verbs import GATHERED, Arg, RedisCommand
 
 ELSEWHERE, _UNKNOWN = 30, 0
-_FIRST_ID, _OFFSET_BYTES = 10, 8  # of the arguments of `schedule`
+_FIRST_ID, _OFFSET_BYTES, _STAMP_BYTES = 10, 8, 4  # of the arguments of `schedule`
+_FIRST_DEAD, _WORDS = 3, len(ForDeadSet._fields)  # of those of `quarantine`
 _CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 3, 4, 5, 4
 
 
@@ -31,6 +31,8 @@ def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
         return reply is None
     if command.name == "fence":
         return not all(reply)
+    if command.name == "quarantine":
+        return ELSEWHERE in reply
     answer = reply[0] if isinstance(reply, list) and reply else reply
     return bool(answer == _UNKNOWN)
 
@@ -46,41 +48,60 @@ class Resent:
         """reply: of the first bucket; None if there is none any more."""
         self._command, self._targets = command, targets
         self._is_schedule = command.name == "schedule"
+        self._is_split = self._is_schedule or command.name == "quarantine"
         self._first: list[list[Any]] = []  # answer, due and old stamp of each message
         self._sent: list[list[int]] = []  # to each target: places of messages
-        if self._is_schedule:
+        if self._is_split:
             self._read(reply)
 
     def _read(self, reply: Any) -> None:
-        count = int(self._command.args[9])
-        if reply:
-            self._first = _each(reply)
-        else:
-            self._first = [[ELSEWHERE, 0, b""] for _ in range(count)]
-        entries = self._command.args[_FIRST_ID + count : _FIRST_ID + 2 * count]
-        ids = self._command.args[_FIRST_ID : _FIRST_ID + count]
+        messages = self._messages()
+        self._first = self._each(reply) if reply else [[ELSEWHERE, 0, b""] for _ in messages]
         self._sent = [[] for _ in self._targets]
         for place, answer in enumerate(self._first):
             if answer[0] == ELSEWHERE:
-                number = target_of(_shard_key(ids[place], entries[place]), self._targets)
+                number = target_of(shard_key(*messages[place]), self._targets)
                 self._sent[self._targets.index(number)].append(place)
+
+    def _messages(self) -> list[tuple[bytes, bytes]]:
+        """Id and payload of each."""
+        args: Any = self._command.args
+        if not self._is_schedule:
+            some = zip(
+                args[_FIRST_DEAD + 1 :: _WORDS], args[_FIRST_DEAD + 2 :: _WORDS], strict=True
+            )
+        else:
+            count, end = int(args[9]), _FIRST_ID + 2 * int(args[9])
+            entries = (entry[_STAMP_BYTES:] for entry in args[_FIRST_ID + count : end])
+            some = zip(args[_FIRST_ID : _FIRST_ID + count], entries, strict=True)
+        return [(id if isinstance(id, bytes) else str(id).encode(), each) for id, each in some]
+
+    def _each(self, reply: Any) -> list[list[Any]]:
+        """Answer, due and old stamp of each message in a reply."""
+        if self._is_schedule:
+            return _each(reply)
+        return [[answer, 0, b""] for answer in reply]
 
     def commands(self) -> Iterator[tuple[int, RedisCommand[Any]]]:
         """The commands, each with the number of its bucket."""
         for n, number in enumerate(self._targets):
-            if not self._is_schedule:
+            if not self._is_split:
                 yield number, self._command
             elif self._sent[n]:
                 yield number, self._part(self._sent[n])
 
     def _part(self, places: Sequence[int]) -> RedisCommand[Any]:
-        """A `schedule` of some of the messages."""
+        """The command for some of the messages."""
         args = self._command.args
+        if not self._is_schedule:
+            at = [_FIRST_DEAD + _WORDS * place for place in places]
+            some = [word for n in at for word in args[n : n + _WORDS]]
+            return replace(self._command, args=[*args[:2], 1, *some])
         count = int(args[9])
         offsets = args[7]
         if isinstance(offsets, bytes) and len(offsets) == count * _OFFSET_BYTES and args[6]:
-            some = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
-            offsets = b"".join(some)
+            own = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
+            offsets = b"".join(own)
         ids = [args[_FIRST_ID + place] for place in places]
         entries = [args[_FIRST_ID + count + place] for place in places]
         head = [*args[:3], 1, *args[4:7], offsets, _reach(args, places), len(places)]
@@ -99,13 +120,13 @@ class Resent:
             raise error
         if self._command.name == "fence":
             return [next(filter(None, each), b"") for each in zip(*replies, strict=True)]
-        if not self._is_schedule:
+        if not self._is_split:
             return next((r for r in replies if not is_absent(self._command, r)), replies[0])
         if STRANGER in replies:
             return STRANGER
         answers: list[list[Any]] = [*self._first]
         for places, reply in zip(filter(None, self._sent), replies, strict=True):
-            found = _each(reply)
+            found = self._each(reply)
             for place, one in zip(places, found, strict=False):
                 answers[place] = one
             for place in places[len(found) :]:  # it ended with one that the caller must act on
@@ -113,6 +134,8 @@ class Resent:
         return self._as_reply([*takewhile(lambda one: one[0] != ELSEWHERE, answers)])
 
     def _as_reply(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
+        if not self._is_schedule:
+            return [answer for answer, _, _ in answers]
         reply: list[Any] = [word for answer, due, _ in answers for word in (answer, due, 1)]
         if _names_replaced(int(self._command.args[1])):
             reply.append([stamp for answer, _, stamp in answers if answer == _REPLACED])
@@ -150,12 +173,3 @@ def _each(reply: Any) -> list[list[Any]]:
         if one[0] == _REPLACED:
             one[2] = next(stamps, b"")
     return answers
-
-
-def _shard_key(id: Arg, entry: Arg) -> bytes:
-    own = id if isinstance(id, bytes) else str(id).encode()
-    try:
-        found = decode_record(bytes(entry)[4:]).key  # type: ignore[arg-type]  # after the stamp
-    except DecodeError:
-        return own
-    return own if found is None else found
