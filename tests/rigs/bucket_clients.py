@@ -78,7 +78,7 @@ class ClientVerbs(Content):
             return Answer.CREATED, old.score
         if policy is not KNOWN and self.is_fired(id):
             return Answer.IN_FLIGHT, old.score
-        if only is not None and (old.stamp != only or id in self.dead):
+        if only is not None and (old.stamp != only or old.score != new.score or id in self.dead):
             return Answer.FOREIGN, old.score
         if isinstance(reach, str) and is_foreign(old, reach):
             return Answer.FOREIGN, old.score
