@@ -10,86 +10,126 @@ worker has published a message of each bucket that the dead one had.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
-from bench.rig import Table, open_redis
-from delaybridge import Message
+from bench.rig import POLL_S, Table, open_redis
+from delaybridge import Client, Message
 from delaybridge.message import new_id
+from delaybridge.settings.settings import Settings
 from delaybridge.store.protocol.verbs import bucket_of
-from tests.rigs.fleet import Fleet, Process
+from delaybridge.worker.worker import run_one
+from tests.rigs import recorder
 
-OLD_S = 12.0  # since a worker came: longer than a lease
+OLD_S = 11.0  # since a worker came: longer than a lease
 BUCKETS, EACH_S, DUE_S = 16, 0.05, 4.0
-DEFAULTS = {"LEASE__RENEW_MS": "4000", "REDIS__TIMEOUT_S": "5"}
-TTL_MS = 10_000
 
 
 class Site:
-    """A namespace with two workers. took_ms: of each kill."""
+    """A namespace with two workers, forked from this process: that takes no time."""
 
-    def __init__(self, folder: Path, redis_url: str, kills: int) -> None:
-        namespace = f"bench-{uuid.uuid4().hex[:8]}"
-        self._fleet = Fleet(folder, redis_url, namespace, ttl_ms=TTL_MS, **DEFAULTS)
-        self._kills = kills
-        self.took_ms: list[float] = []
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self._path = folder / "published.jsonl"
+        sys.path.insert(0, recorder.register(folder / "site"))
+        self._settings = Settings.load(
+            overrides={
+                "redis": {"url": redis_url},
+                "namespace": f"bench-{uuid.uuid4().hex[:8]}",
+                "brokers": {"file": f"recorder://{self._path}?confirm_ms=5"},
+            },
+            environ={},
+        )
+        self._client = Client.from_settings(self._settings)
+        self._pids: dict[str, int] = {}
 
-    def run(self) -> None:
-        """Kill one worker after the other."""
-        with self._fleet as fleet:
-            workers = [fleet.start(f"w{number}") for number in range(2)]
-            for number in range(self._kills):
-                fleet.wait_shared(*(worker.name for worker in workers))
-                time.sleep(OLD_S + random.random())
-                victim = workers.pop(random.randrange(2))
-                self.took_ms += self._took_ms(victim)
-                workers.append(fleet.start(f"w{number + 2}", settled=False))
+    def start(self) -> None:
+        """One more worker."""
+        name = f"w{uuid.uuid4().hex[:6]}"
+        pid = os.fork()
+        if pid == 0:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            try:
+                run_one(self._settings, name=name)
+            finally:
+                os._exit(0)
+        self._pids[name] = pid
 
-    def _took_ms(self, victim: Process) -> list[float]:
-        """One time; none, if this machine stood still until all was over."""
-        fleet = self._fleet
-        its_own = {b for b, owner in fleet.owners().items() if owner == victim.name}
+    def owners(self) -> dict[int, str]:
+        """Who holds each bucket that has an owner."""
+        found = self._client.stats().buckets
+        return {each.bucket: each.owner for each in found if each.owner is not None}
+
+    def wait_shared(self) -> None:
+        """Wait until the workers share all buckets."""
+        half = BUCKETS // 2
+        while sorted(map([*self.owners().values()].count, self._pids)) != [half, half]:
+            time.sleep(POLL_S)
+
+    def took_ms(self) -> list[float]:
+        """Of one kill. None, if this machine stood still until all was over."""
+        victim = random.choice([*self._pids])
+        its_own = {b for b, owner in self.owners().items() if owner == victim}
         now, step = datetime.now(UTC), timedelta(seconds=EACH_S / BUCKETS)
         count = int(BUCKETS * DUE_S / EACH_S)
         due = [Message("file:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]
-        ids = {receipt.id for receipt in fleet.client.schedule_many(due)}
+        ids = {receipt.id for receipt in self._client.schedule_many(due)}
         time.sleep(1 + random.random())
-        killed_ms = time.time() * 1000
-        victim.kill()
-        fleet.wait_published([*ids])
+        killed_ms, pid = time.time() * 1000, self._pids.pop(victim)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        while not ids <= {each.id for each in recorder.read(self._path)}:
+            time.sleep(10 * POLL_S)
         first_ms: dict[int, float] = {}
-        for each in fleet.published():
+        for each in recorder.read(self._path):
             bucket = bucket_of(each.id.encode(), BUCKETS)
-            if each.id in ids and each.pid != victim.pid and bucket in its_own:
+            if each.id in ids and each.pid != pid and bucket in its_own:
                 first_ms[bucket] = min(each.at_ms, first_ms.get(bucket, each.at_ms))
         return [max(first_ms.values()) - killed_ms] if first_ms.keys() == its_own else []
 
+    def close(self) -> None:
+        """Kill all workers."""
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._client.close()
 
-def main(kills: int = 200, namespaces: int = 4) -> None:
+
+def measured_ms(kills: int, redis_url: str, _: int) -> list[float]:
+    """The times of so many kills in a namespace of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        site, found = Site(Path(folder), redis_url), list[float]()
+        try:
+            site.start()
+            site.start()
+            for _ in range(kills):
+                site.wait_shared()
+                time.sleep(OLD_S + random.random())
+                found += site.took_ms()
+                site.start()
+        finally:
+            site.close()
+    return found
+
+
+def main(kills: int = 200, namespaces: int = 5) -> None:
     """Print the table."""
     out = Table("B27 take-over of a killed worker: target p99 < 2 s")
-    with open_redis() as redis, tempfile.TemporaryDirectory() as folder:
-        sites = list[Site]()
-        for number in range(namespaces):
-            (own := Path(folder) / str(number)).mkdir()
-            sites.append(Site(own, redis.url, kills // namespaces))
-        threads = [threading.Thread(target=site.run) for site in sites]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    took_ms = sorted(each for site in sites for each in site.took_ms)
+    with open_redis() as redis, multiprocessing.get_context("spawn").Pool(namespaces) as pool:
+        each = partial(measured_ms, kills // namespaces, redis.url)
+        took_ms = sorted(one for found in pool.map(each, range(namespaces)) for one in found)
     at = {share: took_ms[int(share / 100 * (len(took_ms) - 1))] for share in (50, 90, 99, 100)}
-    out.line(
-        f"{len(took_ms)} kills",
-        *(f"p{share} {value:,.0f} ms" for share, value in at.items()),
-    )
+    out.line(f"{len(took_ms)} kills", *(f"p{share} {value:,.0f} ms" for share, value in at.items()))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ def _make(name: str) -> None:
         die_of(argument.encode())
     elif what == "block":
         block_loop(float(argument))
+    elif what == "line":
+        changes_take_over.open_lines_late(float(argument))
     elif what == "look":
         look_each(float(argument))
     else:

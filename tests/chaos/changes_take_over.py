@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tests.chaos.mutation import Mutation
 
 
-def miss_once() -> None:
-    """Whoever's line is missed once loses its leases, whatever it says meanwhile."""
-    from delaybridge.scan.leases import take_over
+def open_lines_late(seconds: float) -> None:
+    """A line is opened so much later."""
+    from delaybridge.store.redis.store import AsyncStore
 
-    async def ousting(self: Any, entry: Any, releases: Any) -> None:
-        if releases:
-            await self._store.run_isolated(releases)
+    lifeline = AsyncStore.lifeline
 
-    take_over._APART_S = 0.0
-    take_over.TakeOver._oust = ousting  # type: ignore[method-assign]
+    async def late(self: Any, node: str) -> Any:
+        await asyncio.sleep(seconds)
+        return await lifeline(self, node)
+
+    AsyncStore.lifeline = late  # type: ignore[method-assign]
 
 
 def judge_too_soon() -> None:
@@ -41,9 +43,6 @@ def never_look() -> None:
 
 
 MUTATIONS = {
-    "missed-once": Mutation(
-        "a worker whose line is missed once loses its leases, whatever it says", miss_once, ("F90",)
-    ),
     "judged-too-soon": Mutation("a worker judges by a line that is new", judge_too_soon, ("F91",)),
     "ousted-again": Mutation(
         "a worker that was taken for dead and lives may be so again", keep_lines, ("F92",)

@@ -18,8 +18,9 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.redis.lifeline import Lifeline
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import BUCKETS, SELDOM, Crew
-from tests.rigs.waiting import until_async
-from tests.servers.redis import RedisServer
+from tests.rigs.fleet import FleetFactory
+from tests.rigs.waiting import quiet, until_async
+from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 NEVER_MS = 600_000
 
@@ -208,3 +209,15 @@ def test_a_process_of_the_same_name_is_not_ousted_instead(fellows: Any, namespac
     said = registry.oust(namespace, "a", "another", int(scores[1]), "b")
     later = registry.oust(namespace, "a", "a", int(scores[1]) + 1, "b")
     assert one.store.run([said, later]) == [0, 0]
+
+
+@pytest.mark.slow
+@ON_EVERY_REDIS
+def test_a_killed_process_is_known_by_its_line(fleet_of: FleetFactory) -> None:
+    fleet = fleet_of(ttl_ms=4000)
+    doomed, other = fleet.start("a"), fleet.start("b", settled=False)
+    fleet.wait_shared("a", "b")
+    quiet(5)  # longer than a lease
+    doomed.kill()
+    fleet.wait_shared("b")
+    assert "worker_gone name=a" in other.log
