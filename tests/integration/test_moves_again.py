@@ -1,0 +1,83 @@
+"""Calls that are made again while messages move: each took effect once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from delaybridge.client import Client
+from delaybridge.message import Message
+from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
+from tests.rigs.hand_mover import HandMover
+
+TO, SOURCE = "kafka:t", "topic:0"
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    with Client(redis_url, namespace=namespace, buckets=1) as client:
+        client.schedule_many([Message(TO, b"x", id=f"id{n}", delay=3600 + n) for n in range(9)])
+        yield client
+
+
+def stages(client: Client, count: int) -> Iterator[HandMover]:
+    """A resize of the only bucket, a step at a time."""
+    hand = HandMover(client, count, limit=4)
+    yield hand
+    hand.begin(0)
+    yield hand
+    stamp = b""
+    while (page := hand.lift(0, stamp).page) is not None:
+        yield hand
+        hand.land(0, page)
+        stamp = page.stamp
+        yield hand
+    hand.empty(0)
+    yield hand
+    hand.finish()
+    yield hand
+
+
+def test_a_cancel_sent_again_has_the_same_answer_at_every_step(client: Client) -> None:
+    bucket = client._calls.buckets[0]
+    sent: list[Any] = []
+    for n, hand in enumerate(stages(client, 4)):
+        if n < 9:
+            sent.append(bucket.cancel(new_stamp(), f"id{n}"))
+        assert [hand.run(each) for each in sent] == ["cancelled"] * len(sent)
+    assert n > 8
+
+
+def test_records_that_are_read_again_are_not_scheduled_once_more(client: Client) -> None:
+    """Also if what they scheduled has been cancelled meanwhile."""
+    bucket = client._calls.buckets[0]
+    asked: list[Any] = []
+    ids: list[str] = []
+    read: list[Any] = []
+    for n, hand in enumerate(stages(client, 4)):
+        mine = [f"r{n}-{i}" for i in range(4)]
+        due = [60, 3600, 7200, 90]  # some before the cut, some after it
+        some = [
+            (new_stamp(), client.accept(Message(TO, b"x", id=id, delay=s)))
+            for id, s in zip(mine, due, strict=True)
+        ]
+        offsets = SourceOffsets(SOURCE, range(4 * n, 4 * n + 4))
+        command = bucket.schedule(some, source=offsets, first=True)
+        if n < 12:
+            read += zip(some, offsets.offsets, strict=True)
+            answers = hand.run(command)
+            assert [str(answer) for answer, _ in answers] == ["created"] * 4
+            asked.append(command)
+            ids += mine
+            assert client.cancel(mine[n % 4]) == "cancelled"
+        for again in asked:
+            hand.run(again)
+        there = {each.id for each in client.pending(limit=500).items}
+        gone = {f"r{k}-{k % 4}" for k in range(len(asked))}
+        assert there & {*ids} == {*ids} - gone, n
+    for (stamp, one), offset in read:  # in the new buckets, where it is known how far all was read
+        there_now = client._calls.buckets[bucket_of(one.shard_key, 4)]
+        hand.run(there_now.schedule([(stamp, one)], source=SourceOffsets(SOURCE, [offset])))
+    assert {each.id for each in client.pending(limit=500).items} == there
