@@ -9,6 +9,9 @@ import pytest
 
 from delaybridge.client import Client
 from delaybridge.message import Message
+from delaybridge.store.messages import pulling
+from delaybridge.store.protocol.bucket import Item
+from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
 from tests.rigs.hand_mover import HandMover
 
@@ -22,9 +25,9 @@ def client(redis_url: str, namespace: str) -> Iterator[Client]:
         yield client
 
 
-def stages(client: Client, count: int) -> Iterator[HandMover]:
+def stages(client: Client, count: int, hand: HandMover | None = None) -> Iterator[HandMover]:
     """A resize of the only bucket, a step at a time."""
-    hand = HandMover(client, count, limit=4)
+    hand = hand or HandMover(client, count, limit=4)
     yield hand
     hand.begin(0)
     yield hand
@@ -81,3 +84,33 @@ def test_records_that_are_read_again_are_not_scheduled_once_more(client: Client)
         there_now = client._calls.buckets[bucket_of(one.shard_key, 4)]
         hand.run(there_now.schedule([(stamp, one)], source=SourceOffsets(SOURCE, [offset])))
     assert {each.id for each in client.pending(limit=500).items} == there
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_receipt_is_good_for_what_has_moved(client: Client, step: int) -> None:
+    bucket = client._calls.buckets[0]
+    client.schedule_many([Message("pull:t", b"x", id=f"p{n}", delay=0) for n in range(3)])
+    hand = HandMover(client, 4)
+    taken = hand.run(bucket.acquire("w:1", 60_000))
+    token = taken.token
+    assert token is not None
+    claim = hand.run(bucket.claim(token, 60_000, taken.turn, ahead_ms=0, limit=9, max_bytes=10**6))
+    assert claim is not None and len(claim.ids) == 3
+    items = [
+        (Item(id.decode(), claim.number, split_record(record)[0]), "pull:t")
+        for id, record in zip(claim.ids, claim.records, strict=True)
+    ]
+    hand.run(pulling.offer(bucket, (token, 60_000), items))
+    hand.run(bucket.release(token))
+    kept, ended, back = client.topics.receive("t", limit=3, ttr="1h")
+    for n, _ in enumerate(stages(client, 4, hand)):
+        if n == step:
+            assert client.topics.extend([kept], ttr="2h") == ["extended"]
+            assert client.topics.finish([ended]) == ["finished"]
+            assert client.topics.finish([(kept.id, f"0-{int(kept.receipt[2:]) + 1}")]) == [
+                "unknown"
+            ]
+            assert client.topics.release([back], delay="1h") == ["released"]
+    assert client.topics.finish([kept, ended, back]) == ["finished", "unknown", "unknown"]
+    assert client.cancel(back.id) == "cancelled"
+    assert client.get(kept.id) is client.get(ended.id) is None
