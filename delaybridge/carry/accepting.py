@@ -7,14 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from delaybridge.accept.accept import (
-    Accepted,
-    DestinationCache,
-    accept,
-    check_id,
-    check_key,
-    when,
-)
+from delaybridge.accept.accept import Accepted, DestinationCache, accept, check_id, check_key, when
 from delaybridge.accept.carried import Carried
 from delaybridge.carry.line import Line
 from delaybridge.errors import DecodeError, MessageError, printable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from delaybridge.accept.accept import check_key
 from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Requests, traced
@@ -70,13 +69,7 @@ class DeadRedirectVerbs(Requests):
 
     @verb(Scope.WRITE, "Redirect a dead message", unknown=NOT_DEAD, states=_DEAD, is_batched=True)
     def redirect(
-        self,
-        id: str,
-        *,
-        to: str,
-        bound_for: str | None = None,
-        kick: bool = False,
-        key: Key = None,
+        self, id: str, *, to: str, bound_for: str | None = None, kick: bool = False, key: Key = None
     ) -> Steps[RedirectAnswer]:
         """Give a dead message another destination; it stays dead unless it is kicked.
 
@@ -88,8 +81,9 @@ class DeadRedirectVerbs(Requests):
             `redirected`, `redirected_maybe_delivered`, `refused`, `changed` or `unreadable` as for
             `client.redirect`; `in_flight` or `unknown` as for `kick`.
         """
-        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True, "kick": kick}
-        return _first(self._calls.redirect_many([self._id(id)], to, check_key(key), **how))
+        many = self._calls.redirect_many
+        own = check_key(key)
+        return _first(many([self._id(id)], to, own, bound_for=bound_for, is_dead=True, kick=kick))
 
     @verb(Scope.WRITE, "Redirect many dead messages", is_audited=True, states=_DEAD)
     def redirect_many(
@@ -107,13 +101,10 @@ class DeadRedirectVerbs(Requests):
         Returns:
             The answer of `redirect` for each, in their order.
         """
-        how: dict[str, Any] = {
-            "bound_for": bound_for,
-            "is_dead": True,
-            "kick": kick,
-            "dry": dry_run,
-        }
-        return self._calls.redirect_many(self._named(messages), to, check_key(key), **how)
+        return self._calls.redirect_many(
+            self._named(messages), to, check_key(key), bound_for=bound_for, is_dead=True, kick=kick,
+            dry=dry_run,
+        )  # fmt: skip
 
 
 def _first(steps: Steps[list[RedirectAnswer]]) -> Steps[RedirectAnswer]:

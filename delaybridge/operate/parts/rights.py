@@ -196,11 +196,16 @@ def _refused(names: Sequence[str], answers: Sequence[Any], namespace: str) -> It
         # A script fails for a command that it may not call: that is tried by itself.
         if not isinstance(reply, StoreDenied) and (name == "EVALSHA" or still_subscribed):
             continue
-        if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
-            continue
-        if name in COMMANDS and COMMANDS[name].on == _SHARDED and _is_unknown(reply):
-            continue  # Redis 6.2: its Clusters wake workers by plain channels
-        yield _in_acl(_LOAD if name == "EVALSHA" and may_not_load else name, str(reply), namespace)
+        if not _can_lack(name, reply, is_loaded):
+            lacking = _LOAD if name == "EVALSHA" and may_not_load else name
+            yield _in_acl(lacking, str(reply), namespace)
+
+
+def _can_lack(name: str, reply: Any, is_loaded: bool) -> bool:
+    if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
+        return True
+    # Redis 6.2: its Clusters wake workers by plain channels.
+    return name in COMMANDS and COMMANDS[name].on == _SHARDED and _is_unknown(reply)
 
 
 def _asked(

@@ -55,31 +55,29 @@ class RedirectAnswer(str):
 
 
 class _Read(NamedTuple):
-    """A message that was read. place: in the call. payload: the new one; answer: why there is none.
+    """A message that was read. place: in the call. payload: the new one; empty: it stays.
 
-    is_same: the new one is what it has already.
+    answer: why it stays; None: it has already what it is to have.
     """
 
     place: int
     bucket: Bucket
     row: Row
     payload: bytes = b""
-    answer: Answer | None = None
     notes: Sequence[str] = ()
-    is_same: bool = False
+    answer: Answer | None = None
 
     def replace(self, stamp: bytes) -> RedisCommand[Answer]:
         """Replace the one that was read; of a dead one place, reason and attempts stay."""
         row, bucket = self.row, self.bucket
         score, _ = split_record(row.record)
-        asked: RedisCommand[Any]
+        asked: Any
         if row.state is State.DEAD:
             head = row.record[1:HEAD_SIZE]
             dead = ForDeadSet(stamp, row.id, self.payload, row.reason, score, head=head)
             asked = bucket.quarantine([dead])
         else:
-            when, rank = str(int(score)), round(score % 1 * 256)
-            new = Accepted(row.id, b"", when, rank, self.payload)
+            new = Accepted(row.id, b"", str(int(score)), round(score % 1 * 256), self.payload)
             reach = b"=" + row.record[STAMP]
             asked = bucket.schedule([(stamp, new)], OnConflict.REPLACE, reach=reach)
 
@@ -120,7 +118,7 @@ class Rewriting(Changes):
         for _ in range(_TRIES):
             if left := [i for i, answer in enumerate(answers) if answer == Answer.CHANGED]:
                 some = [messages[i] for i in left]
-                found = yield from self._rewrite(some, key, remake, dry=dry)
+                found = yield from self._rewrite(some, key, remake, False, dry)
                 for i, answer in zip(left, found, strict=True):
                     answers[i] = answer
         words = {**dict.fromkeys(_GOOD, Answer.REPLACED), Answer.CHANGED: Answer.IN_FLIGHT}
@@ -151,7 +149,7 @@ class Rewriting(Changes):
                 return redirection.payload(id, payload)
             return None
 
-        answers = yield from self._rewrite(messages, key, remake, is_dead=is_dead, dry=dry)
+        answers = yield from self._rewrite(messages, key, remake, is_dead, dry)
         if kick and not dry:
             some = [i for i, one in enumerate(answers) if one.value in _GOOD]
             kicked = yield from self.kick_many([messages[i] for i in some], [0] * len(some), key)
@@ -165,34 +163,26 @@ class Rewriting(Changes):
         messages: Sequence[Named],
         key: bytes | None,
         remake: _Remake,
-        *,
-        is_dead: bool = False,
-        dry: bool = False,
+        is_dead: bool,
+        dry: bool,
     ) -> Steps[list[RedirectAnswer]]:
         """One try; changed: it was changed after it was read."""
         read: list[_Read] = []
         look = self._each_or_quarantined if is_dead else self._each
-        answers = yield from look(messages, key, partial(_reading, read, remake, is_dead))
-        failed = {} if dry else (yield from self._replace(read))
+        reading = partial(_reading, read, remake, is_dead)
+        answers: list[Answer] = yield from look(messages, key, reading)
+        new = [] if dry else [n for n, each in enumerate(read) if each.payload]
+        named = [Selected(r.row.id, r.bucket.number, r.row.state) for r in (read[n] for n in new)]
+        done = yield from self._each(named, None, lambda _b, s, _id, i: read[new[i]].replace(s))
+        failed = {n: one for n, one in zip(new, done, strict=True) if one is not Answer.REPLACED}
         maybe = (yield [each.tried() for each in read]) if read else []
         given: dict[int, list[RedirectAnswer]] = {}
         for n, (each, is_maybe) in enumerate(zip(read, maybe, strict=True)):
             good = Answer.REDIRECTED_MAYBE_DELIVERED if is_maybe else Answer.REDIRECTED
             answer = each.answer or failed.get(n, good)
             given.setdefault(each.place, []).append(RedirectAnswer(answer, each.notes))
-        return [
-            min(given[i], key=_precedence) if i in given else RedirectAnswer(answer)
-            for i, answer in enumerate(answers)
-        ]
-
-    def _replace(self, read: Sequence[_Read]) -> Steps[dict[int, Answer]]:
-        """Replace those that have something new; why some were not, by their places."""
-        places = [i for i, each in enumerate(read) if each.answer is None and not each.is_same]
-        new = [read[i] for i in places]
-        named = [Selected(each.row.id, each.bucket.number, each.row.state) for each in new]
-        done = yield from self._each(named, None, lambda _b, stamp, _id, i: new[i].replace(stamp))
-        each = zip(places, done, strict=True)
-        return {i: answer for i, answer in each if answer is not Answer.REPLACED}
+        found = {i: min(some, key=_precedence) for i, some in given.items()}
+        return [found.get(i) or RedirectAnswer(answer) for i, answer in enumerate(answers)]
 
 
 def _precedence(answer: RedirectAnswer) -> tuple[bool, int]:
@@ -204,46 +194,29 @@ def _reading(
     read: list[_Read], remake: _Remake, is_dead: bool, bucket: Bucket, _: bytes, id: str, place: int
 ) -> RedisCommand[Answer | None]:
     """Read a message into `read`; else why it cannot be changed."""
-    asked = bucket.get(id)
+    asked: Any = bucket.get(id)
 
     def parse(reply: Any) -> Answer | None:
         row = asked.parse(reply)
-        if row is None or (why := _kept_from(row, is_dead)) is Answer.UNKNOWN:
-            return None
-        if why is None:
-            why, made = _remade(remake, row)
-            if made is not None:
-                read.append(_Read(place, bucket, row, *made))
-        return why
+        if row is None or (row.state is not State.DEAD if is_dead else not row.record):
+            return None  # a dead message may have no record
+        if not is_dead and (row.state is State.DEAD or row.fired):
+            return Answer.DEAD if row.state is State.DEAD else Answer.IN_FLIGHT
+        at = place, bucket, row
+        try:
+            _, payload = split_record(row.record)
+            made = remake(row.id, payload)
+        except DecodeError:
+            return Answer.UNREADABLE
+        except MessageError as exc:
+            read.append(_Read(*at, notes=(str(exc),), answer=Answer.REFUSED))
+        else:
+            new, notes = made or (payload, ())
+            answer = None if made else Answer.CHANGED
+            read.append(_Read(*at, b"" if new is payload else new, notes, answer))
+        return Answer.REPLACED
 
     return RedisCommand(asked.name, asked.keys, asked.args, parse)
-
-
-def _kept_from(row: Row, is_dead: bool) -> Answer | None:
-    """Why a message in this state cannot be replaced."""
-    if is_dead:
-        return None if row.state is State.DEAD else Answer.UNKNOWN
-    if not row.record:
-        return Answer.UNKNOWN  # a dead message may have none
-    if row.state is State.DEAD:
-        return Answer.DEAD
-    return Answer.IN_FLIGHT if row.fired else None
-
-
-def _remade(
-    remake: _Remake, row: Row
-) -> tuple[Answer, tuple[bytes, Answer | None, Sequence[str], bool] | None]:
-    """The answer for now, and the further fields of `_Read`; None: it cannot be read."""
-    try:
-        _, payload = split_record(row.record)
-        made = remake(row.id, payload)
-    except DecodeError:
-        return Answer.UNREADABLE, None
-    except MessageError as exc:
-        return Answer.REPLACED, (b"", Answer.REFUSED, (str(exc),), False)
-    if made is None:
-        return Answer.REPLACED, (b"", Answer.CHANGED, (), False)
-    return Answer.REPLACED, (made[0], None, made[1], made[0] is payload)
 
 
 def _with_ttl(ttl_ms: int | None, _: str, payload: bytes) -> tuple[bytes, Sequence[str]]:
