@@ -184,28 +184,26 @@ def _refused(names: Sequence[str], answers: Sequence[Any], namespace: str) -> It
     by_name = dict(zip(names, answers, strict=True))
     loaded = by_name.get(_EXISTS)
     is_loaded = isinstance(loaded, list) and all(loaded)
-    still_subscribed = False  # then Redis refuses all else
     may_not_load = isinstance(by_name.get(_LOAD), StoreDenied) and not is_loaded
+    for name, reply in _lacked(names, answers):
+        if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
+            continue
+        if name in COMMANDS and COMMANDS[name].on == _SHARDED and _is_unknown(reply):
+            continue  # Redis 6.2: its Clusters wake workers by plain channels
+        yield _in_acl(_LOAD if name == "EVALSHA" and may_not_load else name, str(reply), namespace)
+
+
+def _lacked(names: Sequence[str], answers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    still_subscribed = False  # then Redis refuses all else
     for name, reply in zip(names, answers, strict=True):
         if isinstance(reply, StoreMisnamed):
             raise reply
-        if not isinstance(reply, StoreDenied) and not _is_unknown(reply):
-            continue
-        if name in ("UNSUBSCRIBE", "SUNSUBSCRIBE"):
-            still_subscribed = True
-        # A script fails for a command that it may not call: that is tried by itself.
-        if not isinstance(reply, StoreDenied) and (name == "EVALSHA" or still_subscribed):
-            continue
-        if not _can_lack(name, reply, is_loaded):
-            lacking = _LOAD if name == "EVALSHA" and may_not_load else name
-            yield _in_acl(lacking, str(reply), namespace)
-
-
-def _can_lack(name: str, reply: Any, is_loaded: bool) -> bool:
-    if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
-        return True
-    # Redis 6.2: its Clusters wake workers by plain channels.
-    return name in COMMANDS and COMMANDS[name].on == _SHARDED and _is_unknown(reply)
+        is_denied = isinstance(reply, StoreDenied)
+        if is_denied or _is_unknown(reply):
+            still_subscribed |= name in ("UNSUBSCRIBE", "SUNSUBSCRIBE")
+            # A script fails for a command that it may not call: that is tried by itself.
+            if is_denied or not (name == "EVALSHA" or still_subscribed):
+                yield name, reply
 
 
 def _asked(

@@ -171,18 +171,22 @@ class Rewriting(Changes):
         look = self._each_or_quarantined if is_dead else self._each
         reading = partial(_reading, read, remake, is_dead)
         answers: list[Answer] = yield from look(messages, key, reading)
-        new = [] if dry else [n for n, each in enumerate(read) if each.payload]
-        named = [Selected(r.row.id, r.bucket.number, r.row.state) for r in (read[n] for n in new)]
-        done = yield from self._each(named, None, lambda _b, s, _id, i: read[new[i]].replace(s))
-        failed = {n: one for n, one in zip(new, done, strict=True) if one is not Answer.REPLACED}
+        failed = {} if dry else (yield from self._replace(read))
         maybe = (yield [each.tried() for each in read]) if read else []
         given: dict[int, list[RedirectAnswer]] = {}
         for n, (each, is_maybe) in enumerate(zip(read, maybe, strict=True)):
             good = Answer.REDIRECTED_MAYBE_DELIVERED if is_maybe else Answer.REDIRECTED
-            answer = each.answer or failed.get(n, good)
-            given.setdefault(each.place, []).append(RedirectAnswer(answer, each.notes))
+            one = failed.get(n, good) if each.answer is None else each.answer
+            given.setdefault(each.place, []).append(RedirectAnswer(one, each.notes))
         found = {i: min(some, key=_precedence) for i, some in given.items()}
         return [found.get(i) or RedirectAnswer(answer) for i, answer in enumerate(answers)]
+
+    def _replace(self, read: Sequence[_Read]) -> Steps[dict[int, Answer]]:
+        """Replace those that have something new; why some were not, by their places."""
+        new = [n for n, each in enumerate(read) if each.payload]
+        named = [Selected(r.row.id, r.bucket.number, r.row.state) for r in (read[n] for n in new)]
+        done = yield from self._each(named, None, lambda _b, s, _id, i: read[new[i]].replace(s))
+        return {n: one for n, one in zip(new, done, strict=True) if one is not Answer.REPLACED}
 
 
 def _precedence(answer: RedirectAnswer) -> tuple[bool, int]:
@@ -202,21 +206,26 @@ def _reading(
             return None  # a dead message may have no record
         if not is_dead and (row.state is State.DEAD or row.fired):
             return Answer.DEAD if row.state is State.DEAD else Answer.IN_FLIGHT
-        at = place, bucket, row
         try:
-            _, payload = split_record(row.record)
-            made = remake(row.id, payload)
+            read.append(_Read(place, bucket, row, *_made(remake, row)))
         except DecodeError:
             return Answer.UNREADABLE
-        except MessageError as exc:
-            read.append(_Read(*at, notes=(str(exc),), answer=Answer.REFUSED))
-        else:
-            new, notes = made or (payload, ())
-            answer = None if made else Answer.CHANGED
-            read.append(_Read(*at, b"" if new is payload else new, notes, answer))
         return Answer.REPLACED
 
     return RedisCommand(asked.name, asked.keys, asked.args, parse)
+
+
+def _made(remake: _Remake, row: Row) -> tuple[bytes, Sequence[str], Answer | None]:
+    """The further fields of `_Read`. DecodeError."""
+    _, payload = split_record(row.record)
+    try:
+        made = remake(row.id, payload)
+    except MessageError as exc:
+        return b"", (str(exc),), Answer.REFUSED
+    if made is None:
+        return b"", (), Answer.CHANGED
+    new, notes = made
+    return b"" if new is payload else new, notes, None
 
 
 def _with_ttl(ttl_ms: int | None, _: str, payload: bytes) -> tuple[bytes, Sequence[str]]:
