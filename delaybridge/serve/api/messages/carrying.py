@@ -6,28 +6,26 @@ import logging
 from collections.abc import AsyncIterator
 
 import msgspec
-from starlette.types import Receive, Send
-from starlette.types import Scope as Connection
 
 from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions, whole
 from delaybridge.carry.importing import Import
 from delaybridge.carry.line import BadLine, read_line
 from delaybridge.client.notes import Notes
 from delaybridge.client.verbs import Scope
-from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.api.messages.batch import size_of_batch
 from delaybridge.serve.api.messages.bulk import Filter, selection_of
+from delaybridge.serve.api.messages.export import Download
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Progress
 from delaybridge.serve.stored.jobs import Job
 
-_HEADERS = [
-    (b"content-type", b"application/x-ndjson"),
-    (b"content-disposition", b'attachment; filename="messages.jsonl"'),
-    (b"cache-control", b"no-store"),
-]
+_HEADERS = {
+    "Content-Type": "application/x-ndjson",
+    "Content-Disposition": 'attachment; filename="messages.jsonl"',
+    "Cache-Control": "no-store",
+}
 _log = logging.getLogger("delaybridge")
 routes = Routes(scope=Scope.ADMIN)
 
@@ -40,7 +38,7 @@ class How(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @routes("GET /v1/messages:lines", "Download messages as lines", query=Filter, is_safe=True)
-async def lines(call: Call) -> None:
+async def lines(call: Call) -> Download:
     """All messages that match, in all four states, with their bodies: a JSON object a line.
 
     `POST /v1/messages:import` takes them. If something fails on the way, the connection is closed
@@ -57,26 +55,7 @@ async def lines(call: Call) -> None:
                 yield await client.run(lambda on, some=some: run.read(on, some))  # type: ignore[misc]
 
     found = texts()
-    first = await anext(found, b"")
-
-    async def download(scope: Connection, receive: Receive, send: Send) -> None:
-        ending = scope["extensions"]["connection"]["ending"]
-        part = {"type": "http.response.body", "more_body": True}
-        with call.seat():
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await send({**part, "body": first})
-            try:
-                async for text in found:
-                    await send({**part, "body": text})
-                    is_left = ending.has_ended or call.site.is_draining
-                    if is_left or not await call.is_known():
-                        return
-            except DelayBridgeError as exc:
-                _log.warning("a download of messages breaks off: %s", printable(str(exc)))
-                return
-            await send({**part, "body": b"", "more_body": False})
-
-    return download  # type: ignore[return-value]
+    return Download(call, _HEADERS, await anext(found, b""), found)
 
 
 @routes(

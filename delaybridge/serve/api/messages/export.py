@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 from starlette.types import Receive, Send
@@ -30,66 +30,63 @@ class ExportQuery(PageOfState, kw_only=True):
     limit: int = _AT_ONCE
 
 
-class Export:
-    """An ASGI application that sends page after page.
+class Download:
+    """An ASGI application that sends texts as they are made, unless the client leaves.
 
-    If a page cannot be read, the connection breaks: the download then fails, instead of looking
+    If one cannot be made, the connection breaks: the download then fails, instead of looking
     complete.
     """
 
-    def __init__(self, call: Call, first: MessagePage) -> None:
-        self._call, self._page, self._sent = call, first, 0
+    def __init__(
+        self, call: Call, headers: Mapping[str, str], first: bytes, others: AsyncIterator[bytes]
+    ) -> None:
+        self._call, self._first, self._others = call, first, others
+        self._headers = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Send all messages, unless the client leaves."""
-        with self._call.seat():
-            await self._send_all(scope, send)
-
-    async def _send_all(self, scope: Connection, send: Send) -> None:
-        is_csv = self._call.query.format == "csv"
+        """Send all of them; of a HEAD the first."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
-        headers = [(k.lower().encode(), v.encode()) for k, v in download_headers(is_csv).items()]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        before, after = (csv_lines([COLUMNS]), b"") if is_csv else (b"[", b"\n]\n")
-        while True:
-            text = before + (csv_lines(self._page.items) if is_csv else self._json())
-            is_last, before = self._page.next_cursor is None or scope["method"] == "HEAD", b""
-            last = {"body": text + after} if is_last else {"body": text, "more_body": True}
-            await send({"type": "http.response.body", **last})
-            if is_last or ending.has_ended or not await self._next():
-                return
-
-    async def _next(self) -> bool:
-        """Read the next page; False if the download breaks off here."""
-        if self._call.site.is_draining or not await self._call.is_known():
-            return False
-        try:
-            self._page = await _page(self._call, self._page.next_cursor)
-        except (DelayBridgeError, Problem) as exc:
-            _log.warning("a download of messages breaks off: %s", printable(str(exc)))
-            return False
-        return True
-
-    def _json(self) -> bytes:
-        found = b"".join(
-            (b",\n" if self._sent + n else b"\n") + _encode(one)
-            for n, one in enumerate(self._page.items)
-        )
-        self._sent += len(self._page.items)
-        return found
+        start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+        part = {"type": "http.response.body"}
+        text: bytes | None = self._first
+        with self._call.seat():
+            await send(start)
+            while text is not None:
+                await send({**part, "body": text, "more_body": True})
+                try:
+                    text = None if scope["method"] == "HEAD" else await anext(self._others, None)
+                except (DelayBridgeError, Problem) as exc:
+                    _log.warning("a download of messages breaks off: %s", printable(str(exc)))
+                    return
+                is_left = ending.has_ended or self._call.site.is_draining
+                if text is not None and (is_left or not await self._call.is_known()):
+                    return
+            await send({**part, "body": b""})
 
 
 @routes(
     "GET /v1/messages:export", "Download all messages that match", query=ExportQuery,
     answer=Sequence[StoredMessage],
 )  # fmt: skip
-async def export(call: Call) -> Export:
+async def export(call: Call) -> Download:
     """All messages that match, in the order of the list, without their bodies.
 
     Each part of the list is as of the moment when it was read. If something fails on the way, the
     connection is closed before the last chunk, and the JSON has no end.
     """
-    return Export(call, await _page(call, call.query.cursor))
+    texts = _texts(call)
+    return Download(call, download_headers(call.query.format == "csv"), await anext(texts), texts)
+
+
+async def _texts(call: Call) -> AsyncIterator[bytes]:
+    is_csv, cursor, sent = call.query.format == "csv", call.query.cursor, 0
+    before, after = (csv_lines([COLUMNS]), b"") if is_csv else (b"[", b"\n]\n")
+    while before or cursor is not None:
+        page = await _page(call, cursor)
+        json = ((b",\n" if sent + n else b"\n") + _encode(one) for n, one in enumerate(page.items))
+        text = before + (csv_lines(page.items) if is_csv else b"".join(json))
+        before, cursor, sent = b"", page.next_cursor, sent + len(page.items)
+        yield text if cursor else text + after
 
 
 async def _page(call: Call, cursor: str | None) -> MessagePage:
