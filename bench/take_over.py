@@ -71,10 +71,14 @@ class Site:
         return {each.bucket: each.owner for each in found if each.owner is not None}
 
     def wait_shared(self) -> None:
-        """Wait until the workers share all buckets."""
+        """Wait until the workers share all buckets; one that could not start is started again."""
         half = BUCKETS // 2
         while sorted(map([*self.owners().values()].count, self._pids)) != [half, half]:
-            time.sleep(POLL_S)
+            for name, pid in [*self._pids.items()]:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del self._pids[name]
+                    self.start()
+            time.sleep(10 * POLL_S)
 
     def took_ms(self) -> list[float]:
         """Of one kill. None, if this machine stood still until all was over."""
