@@ -74,6 +74,7 @@ CALLS: list[tuple[str, str]] = [
     ("horizon", "0"),
     ("worker ls", "w2"),
     ("bucket ls", "w1"),
+    ("bucket resize", "none is being moved"),
     ("health --max-overdue 1h", "ok"),
     ("doctor", "scripts run"),
     ("alarm show", ""),

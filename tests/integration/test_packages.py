@@ -69,6 +69,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "worker drain": ("w1", 3, ""),
     "worker reconnect": ("none", 3, ""),
     "bucket ls": ("", 0, ""),
+    "bucket resize": ("", 0, ""),
     "health": ("", 1, ""),
     "alarm show": ("", 0, ""),
     "alarm clear": ("", 0, ""),
