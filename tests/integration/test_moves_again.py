@@ -10,6 +10,7 @@ import pytest
 from delaybridge.client import Client
 from delaybridge.message import Message
 from delaybridge.store.messages import pulling
+from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
@@ -94,7 +95,7 @@ def test_a_receipt_is_good_for_what_has_moved(client: Client, step: int) -> None
     taken = hand.run(bucket.acquire("w:1", 60_000))
     token = taken.token
     assert token is not None
-    claim = hand.run(bucket.claim(token, 60_000, taken.turn, ahead_ms=0, limit=9, max_bytes=10**6))
+    claim = hand.run(bucket.claim(token, 60_000, taken.turn, ahead_ms=9, limit=9, max_bytes=10**6))
     assert claim is not None and len(claim.ids) == 3
     items = [
         (Item(id.decode(), claim.number, split_record(record)[0]), "pull:t")
@@ -114,3 +115,11 @@ def test_a_receipt_is_good_for_what_has_moved(client: Client, step: int) -> None
     assert client.topics.finish([kept, ended, back]) == ["finished", "unknown", "unknown"]
     assert client.cancel(back.id) == "cancelled_maybe_delivered"
     assert client.get(kept.id) is client.get(ended.id) is None
+
+
+def test_the_end_of_a_bucket_and_of_a_resize_can_be_sent_again(client: Client) -> None:
+    *_, hand = stages(client, 4)
+    assert hand.run(moves.begin(hand.bucket(0)))
+    assert hand.run(moves.retire(hand.bucket(0)))
+    hand.finish()
+    assert len(client.pending().items) == 9

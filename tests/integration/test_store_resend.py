@@ -274,8 +274,9 @@ def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     # A `receive` sent again gives other messages, or none: see test_pull.py.
     # Of `seal`, `restore` and `drop` only the numbers in their answers differ. For the others
     # see test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py,
-    # test_controls.py.
-    others = "allow set_rule record define recur fence receive seal restore drop reinstate"
+    # test_controls.py, test_moves.py.
+    others = "allow set_rule record define recur fence receive seal restore drop reinstate "
+    others += "begin lift land retire relayout"
     assert verbs == SCRIPT_KEYS.keys() - set(others.split())
 
 
