@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from delaybridge.accept.accept import DestinationCache
 from delaybridge.carry.line import BadLine, Line, encode_line, exported
 from delaybridge.message import State
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.selection import Selected, Selection
+from delaybridge.store.messages.selection import Selected
 from delaybridge.store.protocol.verbs import Steps
 
 AT_ONCE = 100  # messages that are read in one pipeline, each with its body
 ALL_STATES = (State.IN_FLIGHT, State.PARKED, State.DELAYED, State.DEAD)
-
-
-def whole(selection: Selection) -> Selection:
-    """The selection, so that it finds all that is there throughout, wherever it moves meanwhile."""
-    return replace(selection, is_whole=True)
 
 
 def portions(page: Sequence[Selected]) -> Iterator[Sequence[Selected]]:

@@ -61,12 +61,14 @@ class StoredLines:
     last, id: the number of the last one that was noted, and its message's id.
     """
 
-    def __init__(self) -> None:
-        self._bits, self.last, self.id = bytearray(), 0, ""
+    def __init__(self, kept: IO[bytes] | None = None) -> None:
+        """kept: a receipt; a line that a crash has cut short is removed, if it can be written."""
+        self._kept, self._bits, self.last, self.id = kept, bytearray(), 0, ""
+        if kept is not None:
+            kept.seek(0)
+            self._read(kept)
 
-    def read(self, kept: IO[bytes]) -> None:
-        """Read a receipt. A line that a crash has cut short is removed, if it can be written."""
-        kept.seek(0)
+    def _read(self, kept: IO[bytes]) -> None:
         end = 0
         for text in kept:
             if not text.endswith(b"\n"):
@@ -78,12 +80,13 @@ class StoredLines:
                 if isinstance(receipt, ImportReceipt):
                     self._add(receipt)
 
-    def note(self, kept: IO[bytes], stored: Iterable[tuple[int, Line, str]]) -> None:
-        """Add lines that are stored now, each with its answer."""
-        for n, line, answer in stored:
-            key = line.key, line.key_base64, line.version
-            kept.write(_encode(ImportReceipt(n, line.id, answer, *key)) + b"\n")
-        kept.flush()
+    def note(self, stored: Iterable[tuple[int, Line, str]]) -> None:
+        """Add lines that are stored now, each with its answer, if the receipt can be written."""
+        if self._kept is not None and self._kept.writable():
+            for n, line, answer in stored:
+                key = line.key, line.key_base64, line.version
+                self._kept.write(_encode(ImportReceipt(n, line.id, answer, *key)) + b"\n")
+            self._kept.flush()
 
     def _add(self, receipt: ImportReceipt) -> None:
         byte, bit = divmod(receipt.line, 8)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message, Selection
-from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions, whole
+from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions
 from delaybridge.carry.importing import Import
 from delaybridge.carry.line import BadLine, Line, read_line
 from delaybridge.message import Limits, State
@@ -50,7 +50,7 @@ def lines_of(client: Client) -> list[Line]:
     run = MessageExport(ALL_STATES, lambda bad: pytest.fail(str(bad)))
     text = b"".join(
         client.run(lambda calls, some=some: run.read(calls, some))  # type: ignore[misc]
-        for page in client.select(whole(Selection(states=ALL_STATES)))
+        for page in client.select(Selection(states=ALL_STATES, is_whole=True))
         for some in portions(page)
     )
     found = [read_line(line, "line") for line in text.splitlines()]
@@ -152,7 +152,7 @@ def test_a_message_that_moves_while_its_bucket_is_walked_is_found_once(
         owner: Owner = world.owner()
         found: list[str] = []
         states = (State.IN_FLIGHT, State.PARKED, State.DELAYED)
-        walk = source._walk(whole(Selection(states=states)))
+        walk = source._walk(Selection(states=states, is_whole=True))
         source.run(lambda calls: calls.open())
         looks = 0
         while (page := source._store.complete(walk.page())) is not None:

@@ -67,12 +67,12 @@ def export(
     is there throughout is written once, wherever it moves meanwhile. What is in flight is written,
     too; `message import` leaves it out.
     """
-    from delaybridge.carry.exporting import ALL_STATES, MessageExport, whole
+    from delaybridge.carry.exporting import ALL_STATES, MessageExport
     from delaybridge.store.messages.selection import Selection
 
     chosen = {name: value for name, value in filters.items() if value}
     wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
-    selection = whole(Selection(states=wanted, **chosen))
+    selection = Selection(states=wanted, is_whole=True, **chosen)
     run = MessageExport(wanted, partial(tell, call))
     with call.client(reads=True) as client:
         if selection.destination is not None:
@@ -169,11 +169,13 @@ def _import_file(call: Invocation, file: str, receipt: str | None, how: dict[str
         call.client(remedy="import it again") as client,
         _opened(call, file) as (stream, size),
         progress(size, wanted=not call.output.json, label="import", in_bytes=True) as advance,
-        _noted(receipt, dry=how["dry"]) as (known, note),
+        _noted(receipt, dry=how["dry"]) as known,
     ):
         run = Import(client.kinds, limits, tell=partial(tell, call), **how)
         texts = read_lines(stream, 8 * limits.body_bytes + 2**20)
-        return import_lines(call, client, run, _lines(texts, known, run.counts, advance), note)
+        return import_lines(
+            call, client, run, _lines(texts, known, run.counts, advance), known.note
+        )
 
 
 def import_lines(
@@ -223,19 +225,15 @@ def _opened(call: Invocation, file: str) -> Iterator[tuple[IO[bytes], int | None
 
 
 @contextmanager
-def _noted(
-    receipt: str | None, *, dry: bool
-) -> Iterator[tuple[StoredLines, Callable[[Sequence[ImportedLine]], object]]]:
-    """The lines that a receipt has, and what adds further ones to it."""
+def _noted(receipt: str | None, *, dry: bool) -> Iterator[StoredLines]:
+    """The lines that a receipt has, which takes further ones."""
     from delaybridge.carry.receipts import StoredLines
 
-    known = StoredLines()
     if receipt is None or (dry and not Path(receipt).exists()):
-        yield known, lambda _: None
-        return
-    with Path(receipt).open("rb" if dry else "a+b") as kept:
-        known.read(cast(IO[bytes], kept))
-        yield known, (lambda _: None) if dry else partial(known.note, cast(IO[bytes], kept))
+        yield StoredLines()
+    else:
+        with Path(receipt).open("rb" if dry else "a+b") as kept:
+            yield StoredLines(cast(IO[bytes], kept))
 
 
 def _lines(

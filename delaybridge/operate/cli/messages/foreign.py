@@ -41,11 +41,11 @@ def import_from(
     if removes and not dry:
         call.confirm(f"remove from {redact(url)} what is stored here", yes=yes)
     call.begin_log()
-    has_bar, limits = not call.output.json, call.settings.limits.as_limits()
+    limits = call.settings.limits.as_limits()
     with (
         call.client(remedy=_AGAIN) as client,
         _opened(url, system, where["to"], where["queues"], where["prefix"]) as source,
-        progress(None, wanted=has_bar, label="import") as advance,
+        progress(None, wanted=not call.output.json, label="import") as advance,
     ):
         run = Import(client.kinds, limits, tell=lambda bad: tell(call, bad), dry=dry)
 
@@ -64,20 +64,12 @@ def import_from(
 @contextmanager
 def _opened(url: str, system: str, *given: Any) -> Iterator[Source]:
     try:
-        source = SYSTEMS[system].open(url, *given)
+        with closing(SYSTEMS[system].open(url, *given)) as source:
+            yield source
     except ConfigError as exc:
         raise refused("URL", str(exc).partition(": ")[2], "config") from exc
     except SourceError as exc:
-        raise _unreachable(url, exc) from exc
-    with closing(source):
-        try:
-            yield source
-        except SourceError as exc:
-            raise _unreachable(url, exc) from exc
-
-
-def _unreachable(url: str, exc: SourceError) -> Failure:
-    return Failure(Exit.UNREACHABLE, "failed", "URL", f"{exc} ({redact(url)})")
+        raise Failure(Exit.UNREACHABLE, "failed", "URL", f"{exc} ({redact(url)})") from exc
 
 
 def _check(url: str, system: str, to: str, removes: bool) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import msgspec
 
-from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions, whole
+from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions
 from delaybridge.carry.importing import Import
 from delaybridge.carry.line import BadLine, read_line
 from delaybridge.client.notes import Notes
@@ -44,7 +45,7 @@ async def lines(call: Call) -> Download:
     `POST /v1/messages:import` takes them. If something fails on the way, the connection is closed
     before the last chunk.
     """
-    selection = whole(await selection_of(call.query, ALL_STATES, call))
+    selection = replace(await selection_of(call.query, ALL_STATES, call), is_whole=True)
     run = MessageExport(selection.states, lambda bad: _log.warning("not exported: %s", bad))
 
     client = call.site.patient
