@@ -26,8 +26,10 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 def message_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a message with headers, properties and retry plan as a client takes them."""
     plan = {field: given[field] for field in grammar.PLAN if given[field] is not None}
-    gathering = gathering_of(**{name: given.get(name) for name in grammar.GATHERING}, prefix="--")
-    apart = (*grammar.PLAN, *grammar.GATHERING)
+    # A recurring message has an `every` of its own.
+    gathered = grammar.GATHERING if "debounce" in given else ()
+    gathering = gathering_of(**{name: given[name] for name in gathered}, prefix="--")
+    apart = (*grammar.PLAN, *gathered)
     kept = {name: value for name, value in given.items() if name not in apart}
     kept |= {} if gathering is None else {"delay": gathering}
     headers = [(name, text_or_bytes(value)) for name, value in _pairs(given["headers"], "-H")]
