@@ -10,11 +10,16 @@ from delaybridge.settings.namespace import check_buckets
 from delaybridge.store.namespace import announcements, registry
 from delaybridge.store.namespace.announcements import FOLLOWS
 from delaybridge.store.namespace.namespace import Namespace
+from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.layout import Layout
 from delaybridge.store.protocol.verbs import Each, Steps, plain
 
 MOST = 1024
 _NAMED = 5
+_WITH_LEDGER = (
+    "buckets: a namespace with a ledger cannot be resized; make one with more buckets and move the "
+    "messages there: delaybridge message export, message import (docs/carry.md)"
+)
 _MOST_WAITING = 2  # layouts: the one that messages move to, and one after it
 
 
@@ -44,9 +49,10 @@ def begin(calls: Namespace, buckets: int, *, dry: bool = False) -> Steps[Layout]
     check_buckets(buckets)
     if buckets > MOST:
         raise ConfigError(f"buckets: {buckets} is not accepted; a resize goes up to {MOST}")
-    if calls.durability.mode is Keeping.LEDGER:
-        raise ConfigError("buckets: a namespace with a ledger cannot be resized yet")
     layout = yield from _read(calls)
+    has_ledger = yield [plain("EXISTS", keys.ledger(calls.namespace), parse=bool)]
+    if calls.durability.mode is Keeping.LEDGER or has_ledger[0]:
+        raise ConfigError(_WITH_LEDGER)
     if layout.epochs[-1].size == buckets:
         return layout
     if len(layout.epochs) - layout.at > _MOST_WAITING:

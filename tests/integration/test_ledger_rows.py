@@ -19,6 +19,7 @@ from delaybridge.ledger.sql.rows import (
     PUBLISHED,
     Step,
 )
+from delaybridge.store.protocol.layout import Epoch, Layout
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
 START = (-1, -1)
@@ -180,3 +181,29 @@ def test_a_question_is_written_and_leaves_nothing(rows: Rows, ledger: LedgerProb
     assert len(numbers) == 2
     if not ledger.url.startswith("sqlite"):  # there numbers are used again
         assert numbers[1] - numbers[0] == 2
+
+
+def test_a_namespace_has_the_layout_that_it_had_first(rows: Rows) -> None:
+    resized = Layout((Epoch(0, 4), Epoch(4, 16))).moved()
+    other = Layout((Epoch(0, 8),))
+    assert rows.run(rows.own.known) is None
+    for records, layout in ((rows.own, resized), (rows.other, other)):
+        assert rows.run(lambda on, r=records, x=layout: r.settle(on, x, "1" * 16)) == (
+            layout,
+            "1" * 16,
+        )
+        assert rows.run(lambda on, r=records: r.settle(on, other, "2" * 16)) == (layout, "1" * 16)
+    spread = "2" * 16 + ":32s"  # another kind of Redis
+    assert rows.run(lambda on: rows.own.settle(on, other, spread)) == (resized, spread)
+    assert rows.run(rows.own.known) == (resized, spread)
+
+
+def test_of_many_layouts_the_last_ones_are_kept(rows: Rows) -> None:
+    layout = Layout((Epoch(0, 16),))
+    for count in (32, 64, 128, 256, 512, 1024) * 3:
+        layout = layout.resized(count).moved()
+    rows.run(lambda on: rows.own.settle(on, layout, "1" * 16 + ":999s"))
+    kept, _ = rows.run(rows.own.known) or (None, "")
+    assert kept is not None
+    assert kept.here == layout.here
+    assert layout.epochs[-len(kept.epochs) :] == kept.epochs

@@ -195,29 +195,32 @@ def test_a_call_that_is_answered_otherwise_the_second_time_is_in_doubt(site: Scr
 # the namespace
 
 
+FIRST, SECOND = "1" * 16, "2" * 16  # birth ids
+
+
 def made(buckets: int, birth: str) -> Any:
     return registry.birth("ns", buckets, birth)[0]
 
 
 def test_a_namespace_is_made_again_as_the_ledger_knows_it(site: ScriptedRedis) -> None:
     site.replies["SET"] = [True]
-    site.run(made(7, "first"))
-    site.run(made(9, "second"))
-    assert [each.args[1] for each in site.sent("SET")] == ["7:first"] * 2
+    site.run(made(8, FIRST))
+    site.run(made(16, SECOND))
+    assert [each.args[1] for each in site.sent("SET")] == [f"8:{FIRST}"] * 2
 
 
 def test_without_the_ledger_no_namespace_is_made(site: ScriptedRedis) -> None:
     site.fails_at = 1
-    (answer,) = site.run(made(7, "first"))
+    (answer,) = site.run(made(8, FIRST))
     assert isinstance(answer, LedgerUnavailable)
     assert not site.asked
 
 
 def test_only_what_makes_this_namespace_concerns_the_ledger(site: ScriptedRedis) -> None:
     concerns = site.recorder.concerns
-    assert concerns([made(7, "first")])
-    assert not concerns(registry.birth("other", 7, "first"))
-    assert not concerns([plain("SET", keys.birth("ns"), "7:first")])
+    assert concerns([made(8, FIRST)])
+    assert not concerns(registry.birth("other", 8, FIRST))
+    assert not concerns([plain("SET", keys.birth("ns"), f"8:{FIRST}")])
     assert not concerns([plain("GET", keys.birth("ns"))])
     assert concerns([registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9)])
 

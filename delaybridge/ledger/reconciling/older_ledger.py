@@ -27,6 +27,7 @@ class OlderLedger:
         self._records, self._cold = recorder.records, recorder.cold
         self._namespace = recorder.records.namespace
         self._found, self._now_ms, self._said_ms = LedgerPast(), 0, 0
+        self._is_settled = False
 
     async def notice_loss(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
@@ -76,11 +77,22 @@ class OlderLedger:
             say(logging.WARNING, "ledger_rows_ended", bucket=bucket.number, **about)
         return True
 
+    async def _settle(self) -> None:
+        """The ledger knows the namespace: it may be new, or older than that."""
+        known = await self._store.run_one(registry.read_layout(self._namespace))
+        if known is not None:
+            layout, birth = known
+            settle = partial(self._records.settle, layout=layout, birth=birth)
+            await self._ledger.run_async(Work(settle))
+            self._is_settled = True
+
     async def _compare(self, known_ms: int, at_ms: int = 0) -> bool:
         """Whether the ledger has lost nothing of what it was told, by what Redis knew before.
 
         at_ms: what it is to know in that case. A loss is noted in Redis, and then in the ledger.
         """
+        if not self._is_settled:
+            await self._settle()
         note = partial(self._records.note_told, least_ms=known_ms, at_ms=at_ms)
         told_ms = await self._ledger.run_async(Work(note))
         if told_ms >= known_ms:
@@ -92,11 +104,7 @@ class OlderLedger:
         now_us = await self._store.run_one(registry.store_time(keys.ledger(self._namespace)))
         back_ms = min(known_ms, now_us // 1000)  # the clock may have been set back
         await self._store.run(older_ledger.went_back(self._namespace, back_ms))
-        known = await self._store.run_one(registry.read_birth(self._namespace))
-        if known is not None:  # an older database may not know the namespace
-            buckets, birth = known
-            settle = partial(self._records.settle, buckets=buckets, birth=birth)
-            await self._ledger.run_async(Work(settle))
+        await self._settle()
         note = partial(self._records.note_told, least_ms=0, at_ms=known_ms)
         await self._ledger.run_async(Work(note))
         return False

@@ -32,6 +32,7 @@ from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName
 from delaybridge.message import Answer
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import replies
+from delaybridge.store.protocol.layout import parse_record, record_text
 from delaybridge.store.protocol.recorder import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, new_stamp
 
@@ -144,13 +145,15 @@ class Recording:
         """
         for i in places:
             name, text, *rest = self.asked[i].args
-            count, _, birth = str(text).partition(":")
+            layout, birth = parse_record(str(text)) or (None, "")
+            assert layout is not None, "`registry.born` has made it"
+            own = partial(self.records.settle, layout=layout, birth=birth)
             try:
-                known = yield Work(partial(self.records.settle, buckets=int(count), birth=birth))
+                known = yield Work(own)
             except LedgerUnavailable as exc:
                 self.answers[i] = exc
                 continue
-            args = (name, "{}:{}".format(*known), *rest)
+            args = (name, record_text(*known), *rest)
             self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
     def add_rows(self, places: Sequence[int]) -> Steps:

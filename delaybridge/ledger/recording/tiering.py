@@ -95,9 +95,9 @@ def promote_named(
     if not by_bucket:
         return set()
     namespace = cold.records.namespace
-    (record,) = yield [registry.read_birth(namespace)]
+    (record,) = yield [registry.read_layout(namespace)]
     if record is None and (known := (yield Work(cold.records.known))):
-        _, record = yield registry.birth(namespace, *known)
+        _, record = yield registry.born(namespace, *known)
     if isinstance(record, StoreError):
         raise record
     if record is None:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
+from delaybridge.ledger.sql import layouts
 from delaybridge.ledger.sql.arrays import arguments, array
 from delaybridge.ledger.sql.engines import attempted
 from delaybridge.ledger.sql.rows import (
@@ -40,6 +41,7 @@ from delaybridge.ledger.sql.rows import (
     noted,
 )
 from delaybridge.ledger.sql.tables import message, namespace, transition
+from delaybridge.store.protocol.layout import Layout
 
 T = TypeVar("T")
 _WORKER_CHARS = 255
@@ -77,29 +79,13 @@ class Records:
 
     # written before Redis
 
-    def settle(self, on: Connection, buckets: int, birth: str) -> tuple[int, str]:
-        """The number of buckets and the birth id that the namespace has; these, if it is new."""
-        own = self._namespace
-        found = select(namespace.c.buckets, namespace.c.birth).where(own)
-        if (known := on.execute(found).first()) is None:
-            values = {"namespace": self.namespace, "buckets": buckets, "birth": birth}
-            try:
-                with attempted(on):
-                    on.execute(insert(namespace), values)
-            except IntegrityError:  # another process was faster
-                known = on.execute(found).one()
-            else:
-                return buckets, birth
-        if _spread(known.birth) != _spread(birth):  # it has moved to another kind of Redis
-            on.execute(update(namespace).where(own).values(birth=birth))
-            return int(known.buckets), birth
-        return int(known.buckets), str(known.birth)
+    def settle(self, on: Connection, layout: Layout, birth: str) -> tuple[Layout, str]:
+        """The layout and the birth id that the namespace has; these, if it is new."""
+        return layouts.settle(on, self.namespace, layout, birth)
 
-    def known(self, on: Connection) -> tuple[int, str] | None:
-        """The number of buckets and the birth id that the namespace has; None if it is new."""
-        found = select(namespace.c.buckets, namespace.c.birth)
-        row = on.execute(found.where(self._namespace)).first()
-        return None if row is None else (int(row.buckets), str(row.birth))
+    def known(self, on: Connection) -> tuple[Layout, str] | None:
+        """The layout and the birth id that the namespace has; None if it is new."""
+        return layouts.known(on, self.namespace)
 
     def touch(self, on: Connection) -> None:
         """Write a step, and remove it: raises unless the ledger takes what is written to it.
@@ -369,12 +355,6 @@ def numbered(on: Connection, numbers: Sequence[int]) -> ColumnElement[bool]:
 
 def _packed(bucket: int, id: str, stamp: int | None = None) -> str:
     return f"{bucket:010}{id}" if stamp is None else f"{bucket:010}{stamp:010}{id}"
-
-
-def _spread(birth: str) -> tuple[str, bool]:
-    """How the keys of a namespace with this birth id are spread over a Cluster, if it is one."""
-    parts = birth.partition(":")
-    return parts[1], parts[2].endswith("s")
 
 
 def _inserted(table: str, given: Mapping[str, Any], columns: Mapping[str, str]) -> str:

@@ -38,6 +38,7 @@ namespace = Table(
     Column("told_ms", BigInteger, nullable=False, server_default="0"),
 )
 """How many buckets a namespace has, and its birth id: a Redis that was wiped does not know them.
+If it was resized, `birth` is its record (`layouts`).
 
 told_ms: when a worker told last what had left. Redis has it, too: so it is noticed if the database
 comes back with an older past."""

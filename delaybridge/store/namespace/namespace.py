@@ -144,6 +144,11 @@ class Namespace:
                 f"{layout.here.size}: set buckets = {layout.here.size}, or give it more or fewer: "
                 f"delaybridge bucket resize {self._asked}"
             )
+        if layout.next is not None and self.durability.mode is Keeping.LEDGER:
+            raise ConfigError(
+                f"durability: namespace {self.namespace!r} is being resized: turn the ledger on "
+                "once that is over (delaybridge bucket resize)"
+            )
         yield from gate.require(self.durability, self.placement)
         self.following.learn(layout, birth)
         return self._buckets
