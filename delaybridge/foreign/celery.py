@@ -153,19 +153,14 @@ class CeleryRabbitMQ(Source):
             what = "that RabbitMQ drops it soon; raise the delivery-limit of the queue first"
             raise SourceError(f"a message of {queue} was read so often {what}")
         if exchange:  # it is routed as at the end of the native delay
-            key = method.routing_key
-            queue = key[2 * _LEVELS :]
-        fields = {
-            "body_base64": body,
-            "properties": {
-                n: v for n, v in vars(given).items() if v is not None and n not in _NOT_SENT
-            },
-            "mark": (channel, method.delivery_tag),
-        }
+            key, queue = method.routing_key, method.routing_key[2 * _LEVELS :]
+        sent = {n: v for n, v in vars(given).items() if v is not None and n not in _NOT_SENT}
         kept = {name: v for name, v in headers.items() if not name.startswith(_BROKERS)}
-        return task(
-            self, kept, queue, str(Destination("rabbitmq", "rabbitmq", exchange, key)), **fields
+        to, mark = (
+            Destination("rabbitmq", "rabbitmq", exchange, key),
+            (channel, method.delivery_tag),
         )
+        return task(self, kept, queue, str(to), body_base64=body, properties=sent, mark=mark)
 
     def remove(self, lines: Sequence[Line]) -> None:
         """Acknowledge them, each on the channel that has it."""

@@ -20,12 +20,7 @@ from delaybridge.ledger.comparing.healing import Standing, standing_at
 from delaybridge.ledger.recording import tiers
 from delaybridge.ledger.recording.acted import ActedOn, due_now, naming, read_acted, read_replaced
 from delaybridge.ledger.recording.ledger_answers import UNDOING, Effects
-from delaybridge.ledger.recording.ledger_rows import (
-    gathered_rows,
-    is_of_source,
-    marks_of,
-    rows_of,
-)
+from delaybridge.ledger.recording.ledger_rows import gathered_rows, is_of_source, marks_of, rows_of
 from delaybridge.ledger.recording.noting import plans_in
 from delaybridge.ledger.recording.tiering import bring_lost, for_redis, separate
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName

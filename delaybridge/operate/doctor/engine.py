@@ -47,10 +47,7 @@ _NEEDED = {
     "ZMSCORE": (f"{_ADD} local s = redis.call('ZMSCORE', KEYS[1], 'm', 'x') {_IS_IT}", _PAGE),
 }  # fmt: skip
 _OPTIONAL: dict[tuple[str, tuple[str | int, ...]], str] = {
-    (
-        "CONFIG GET",
-        ("appendfsync",),
-    ): "whether writes are synced cannot be seen before 7.2",
+    ("CONFIG GET", ("appendfsync",)): "whether writes are synced cannot be seen before 7.2",
     ("WAIT", (0, 1)): "no durability = replicated:N",
     ("WAITAOF", (0, 0, 1)): "durability = aof-fsync needs appendfsync always",
     ("CLIENT LIST", ("ID", 1)): "a killed worker's buckets wait for its lease: lease.ttl_ms",

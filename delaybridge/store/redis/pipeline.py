@@ -9,12 +9,7 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    NoScriptError,
-    TryAgainError,
-)
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, TryAgainError
 
 from delaybridge.errors import (
     DelayBridgeError,

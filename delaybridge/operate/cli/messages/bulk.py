@@ -44,10 +44,7 @@ _FAILURES = {
     ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
     "refused": (Exit.CONFLICT, "the new destination does not take it; it stays as it is"),
-    "changed": (
-        Exit.CONFLICT,
-        "others changed it, or it goes elsewhere; it stays as it is",
-    ),
+    "changed": (Exit.CONFLICT, "others changed it, or it goes elsewhere; it stays as it is"),
 }
 NOT_DEAD = "not in the dead set"
 _PENDING_WORDS = {

@@ -22,13 +22,8 @@ from delaybridge.operate.terminal.grammar import Command, Decorator, option, opt
 from delaybridge.operate.terminal.invocation import Invocation
 
 _MANY = "_many"
-_COMMON = (
-    "messages",
-    "key",
-    "spread_ms",
-    "dry_run",
-    "bound_for",
-)  # arguments that `target_options` has
+# Arguments that `target_options` has.
+_COMMON = ("messages", "key", "spread_ms", "dry_run", "bound_for")
 _TTL_HELP = "How long after its due time it is still worth delivering."
 _KNOWN: dict[str, Decorator] = {
     "delay": grammar.in_option,
