@@ -37,13 +37,9 @@ _SAME = (
 
 
 class Line(
-    msgspec.Struct,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="v",
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="v",
     tag=VERSION,
-):
+):  # fmt: skip
     """A message. Bytes that are no UTF-8 are in the fields that end in `_base64`.
 
     id: as it is stored, so of a tenant with its name in front. due: RFC 3339, instead of due_ms.
@@ -105,10 +101,8 @@ class Line(
             code = "time_required" if self.due is None else "time_ambiguous"
             raise MessageError(code, "due_ms", "give one of due_ms and due")
         if self.due_ms is None:
-            due_ms = at_ms(self.due or "", field="due")
-        else:
-            due_ms = epoch_ms(self.due_ms, field="due_ms")
-        return _EPOCH + timedelta(milliseconds=due_ms)
+            return _EPOCH + timedelta(milliseconds=at_ms(self.due or "", field="due"))
+        return _EPOCH + timedelta(milliseconds=epoch_ms(self.due_ms, field="due_ms"))
 
     def shard_key(self) -> str | bytes | None:
         """Its key. MessageError: it has two."""
@@ -117,9 +111,8 @@ class Line(
         return self.key if self.key_base64 is None else self.key_base64
 
     def _content(self) -> bytes | str | None:
-        given = [
-            each for each in (self.body, self.body_json, self.body_base64) if each is not UNSET
-        ]
+        bodies = self.body, self.body_json, self.body_base64
+        given = [each for each in bodies if each is not UNSET]
         if len(given) != 1:
             code = "body_ambiguous" if given else "body_required"
             raise MessageError(code, "body", "give one of body, body_json and body_base64")

@@ -56,8 +56,10 @@ _OPTIONAL: dict[tuple[str, tuple[str | int, ...]], str] = {
 
 def engine(settings: Settings) -> Iterator[Finding]:
     """What works there, one finding after the other; those that fail are needed."""
+    from delaybridge.store.redis.store import Store
+
     url, namespace = settings.redis.url, settings.namespace
-    with closing(_opened(settings)) as store:
+    with closing(Store(url, timeout_s=settings.redis.timeout_s)) as store:
         try:
             (info,) = store.run_each([registry.info("server")])
             if isinstance(info, StoreUnavailable | StoreMisnamed):
@@ -76,12 +78,6 @@ def engine(settings: Settings) -> Iterator[Finding]:
             yield from _extras(store, key)
         except StoreError as exc:
             yield trouble("store_unreachable", why=str(exc).removeprefix("redis: "), url=url)
-
-
-def _opened(settings: Settings) -> Store:
-    from delaybridge.store.redis.store import Store
-
-    return Store(settings.redis.url, timeout_s=settings.redis.timeout_s)
 
 
 def named(info: dict[str, str]) -> str:

@@ -26,7 +26,8 @@ _CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 3, 4, 5, 4
 def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
     """Whether a bucket lacks a message that it is asked for, or leaves one to other buckets."""
     if command.name == "schedule":
-        return ELSEWHERE in _triples(reply)[::3] or (reply == [] and _is_of_known_source(command))
+        is_of_known_source = int(command.args[1]) == _KNOWN_SOURCE
+        return ELSEWHERE in _triples(reply)[::3] or (reply == [] and is_of_known_source)
     if command.name == "get":
         return reply is None
     if command.name == "fence":
@@ -35,10 +36,6 @@ def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
         return ELSEWHERE in reply
     answer = reply[0] if isinstance(reply, list) and reply else reply
     return bool(answer == _UNKNOWN)
-
-
-def _is_of_known_source(command: RedisCommand[Any]) -> bool:
-    return int(command.args[1]) == _KNOWN_SOURCE
 
 
 class Resent:
@@ -137,13 +134,10 @@ class Resent:
         if not self._is_schedule:
             return [answer for answer, _, _ in answers]
         reply: list[Any] = [word for answer, due, _ in answers for word in (answer, due, 1)]
-        if _names_replaced(int(self._command.args[1])):
+        policy = int(self._command.args[1])
+        if policy == _REPLACE_NAMED or policy >= 2 * GATHERED:  # what is replaced is named
             reply.append([stamp for answer, _, stamp in answers if answer == _REPLACED])
         return reply
-
-
-def _names_replaced(policy: int) -> bool:
-    return policy == _REPLACE_NAMED or policy >= 2 * GATHERED
 
 
 def _reach(args: Sequence[Any], places: Sequence[int]) -> Arg:

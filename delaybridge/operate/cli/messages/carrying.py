@@ -197,10 +197,8 @@ def import_lines(
         except KeyboardInterrupt:
             return INTERRUPTED.show(as_json=call.output.json)
         except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
-            what = (
-                f"cut short or damaged after line {run.number}: {exc}; import it again when whole"
-            )
-            raise refused("FILE", what, "bad_line") from None
+            what = f"cut short or damaged after line {run.number}: {exc}"
+            raise refused("FILE", f"{what}; import it again when whole", "bad_line") from None
         finally:
             if run.dry:
                 _show_bound(call, run)
@@ -260,10 +258,8 @@ def _lines(
 
 def tell(call: Invocation, bad: BadLine) -> None:
     """Name on stderr a line that is left out."""
-    if call.output.json:
-        call.output.error_line(json.dumps({"left_out": bad._asdict()}))
-    else:
-        call.output.error_line(str(bad))
+    as_json = call.output.json
+    call.output.error_line(json.dumps({"left_out": bad._asdict()}) if as_json else str(bad))
 
 
 def _show_bound(call: Invocation, run: Import) -> None:

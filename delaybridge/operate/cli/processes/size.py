@@ -84,9 +84,8 @@ def size(call: Invocation, retention_ms: int | None, **given: Any) -> None:
 
 def _cells(name: str, need: Mapping[str, float]) -> dict[str, str]:
     about, low, high = (_written(name, number) for number in need.values())
-    return {">ABOUT": about, ">FROM": "", ">TO": ""} | (
-        {">FROM": low, ">TO": high} if low != high else {}
-    )
+    ends = (low, high) if low != high else ("", "")
+    return dict(zip((">ABOUT", ">FROM", ">TO"), (about, *ends), strict=True))
 
 
 def _written(name: str, number: float) -> str:
