@@ -17,8 +17,8 @@
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3: as 0, and a copy of each message may have been
 --                       delivered already; 4: as 1, but nothing happens unless the source is known to
 --                       the bucket, and whatever has the id is the same message; 5: as 2, and each
---                       message that is replaced is named; 8 more: some are gathered; 16 more: and each
---                       that is replaced is named
+--                       message that is replaced is named; 6: as 0, and each was tried elsewhere; 8 more:
+--                       some are gathered; 16 more: and each that is replaced is named
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one, or without
 --                       messages, takes it: a worker of a namespace that was wiped may have left its own
@@ -32,7 +32,7 @@
 --                       = and a stamp: only a pending message that the call with it scheduled, and that
 --                       is due at the same time, is replaced. `foreign` is the answer for any other, for
 --                       one that is dead or that a consumer has, and if there is no message. With the
---                       policy 3 a JSON list: of each message its attempts and its last error, as they
+--                       policy 6 a JSON list: of each message its attempts and its last error, as they
 --                       are stored, or empty
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
@@ -61,7 +61,7 @@ local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4,
 local FOREIGN, KEPT, BEGUN, ELSEWHERE = 14, 18, 19, 30 -- begun: in `calls`, of gathered messages
 local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
-local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 5 -- policies
+local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED, CARRIED = 1, 2, 3, 4, 5, 6 -- policies
 local GATHERED = 8 -- more
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
@@ -69,7 +69,7 @@ local LEAVES_MS = 1000 -- after it is due a gathered message is about to leave, 
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 local only = string.byte(ARGV[9]) == 61 and string.sub(ARGV[9], 2) -- the stamp after a =
-local tried_before = policy == MAYBE_DELIVERED and ARGV[9] ~= '' and cjson.decode(ARGV[9])
+local tried_before = policy == CARRIED and cjson.decode(ARGV[9])
 local replaced = nil -- stamps, if they are asked for
 local is_gathered = policy >= GATHERED
 if is_gathered then
@@ -158,7 +158,8 @@ local in_attempts = policy ~= KNOWN_SOURCE and redis.pcall('HLEN', KEYS[4])
 local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
-local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
+local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not tried_before
+  and not delivered
   and not is_odd and not only and not is_gathered and not cut
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10

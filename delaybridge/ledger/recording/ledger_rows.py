@@ -23,7 +23,7 @@ _LOWEST = 255  # priority
 _GATHERED = (Answer.CREATED, Answer.REPLACED, Answer.KEPT)
 _GATHERING = re.compile(r"[~^]([0-9]+)(?::([0-9]+))?(\.[0-9]+)")  # in place of a score
 _DOUBLE = struct.Struct(">d")
-_MAYBE_DELIVERED = 3  # policy
+_MAYBE_DELIVERED = 3, 6  # policies
 # Places of arguments.
 _NOW, _POLICY, _ID, _SOURCE, _REACH, _COUNT, _FIRST_ID = 0, 1, 2, 6, 8, 9, 10
 _SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
@@ -50,7 +50,7 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
             for score in [float(at or now_ms + _LOWEST / 256)]
         ]  # fmt: skip
     # Redis alone can decide.
-    is_maybe = int(args[_POLICY]) % GATHERED == _MAYBE_DELIVERED
+    is_maybe = int(args[_POLICY]) % GATHERED in _MAYBE_DELIVERED
     stays_hot = args[_SOURCE] or args[_REACH] or is_maybe
     count = int(args[_COUNT])
     messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)

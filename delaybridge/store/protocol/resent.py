@@ -20,7 +20,7 @@ from delaybridge.store.protocol.verbs import GATHERED, Arg, RedisCommand
 ELSEWHERE, _UNKNOWN = 30, 0
 _FIRST_ID, _OFFSET_BYTES, _STAMP_BYTES = 10, 8, 4  # of the arguments of `schedule`
 _FIRST_DEAD, _WORDS = 3, len(ForDeadSet._fields)  # of those of `quarantine`
-_CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 3, 4, 5, 4
+_CARRIED, _KNOWN_SOURCE, _REPLACE_NAMED, _REPLACED = 6, 4, 5, 4
 
 
 def is_absent(command: RedisCommand[Any], reply: Any) -> bool:

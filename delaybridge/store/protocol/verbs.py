@@ -186,7 +186,7 @@ def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
     return runs
 
 
-_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, CARRIED: 3, KNOWN: 4}
+_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, CARRIED: 6, KNOWN: 4}
 _MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have arrived
 GATHERED = 8  # added to the policy if some messages are of gatherings
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
