@@ -80,7 +80,7 @@ local function lifted(gate, next_phase)
 end
 
 if phase == 0 then -- before the first message goes: what goes there must not overtake what is here
-  return lifted('0', 1)
+  return lifted(string.format('%.0f', now + ARGV[6]), 1)
 end
 
 local function entry(id, kind, score, record, tried, failing, reason)

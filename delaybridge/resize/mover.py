@@ -12,7 +12,7 @@ from delaybridge.errors import StoreError
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.moves import EMPTY, Lifted
+from delaybridge.store.protocol.moves import EMPTY, GOES, Lifted
 from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part, RunView
@@ -25,12 +25,15 @@ _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanw
 
 
 class Moving:
-    """One bucket that gives its messages away. at_s: when to go on, on the monotonic clock."""
+    """One bucket that gives its messages away. at_s: when to go on, on the monotonic clock.
+
+    is_awaited: its last messages are due, and what is due at its targets waits for them.
+    """
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket, self.at_s = bucket, 0.0
         self.landed, self.back = b"", list[bytes]()
-        self.phase = 0
+        self.is_awaited = False
 
 
 class Mover(Part):
@@ -45,6 +48,7 @@ class Mover(Part):
         """Move messages of this run's buckets until `close`."""
         self._run, self._store, self._following = run, run.store, run.calls.following
         self._moving: dict[int, Moving] = {}
+        self._rested_s = 0.0  # until then, only what others wait for
         self._following.resting.clear()
 
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
@@ -69,16 +73,23 @@ class Mover(Part):
         held = {s.bucket.number: s.bucket for s in self._run.sessions()}
         await self._choose(held)
         now_s = time.monotonic()
-        ready = [m for m in self._moving.values() if m.at_s <= now_s]
+        rest_s = self._rested_s - now_s
+        ready = [
+            each
+            for each in self._moving.values()
+            if each.at_s <= now_s and (each.is_awaited or rest_s <= 0)
+        ]
         if not ready:
             if not self._moving and await self._finished():
                 return 0.0
-            return _SOON_S if self._moving else _IDLE_S
-        one = min(ready, key=lambda each: each.at_s)
-        began_s = time.monotonic()
-        had_page = await self._advance(one)
-        one.at_s = max(one.at_s, time.monotonic())
-        return (time.monotonic() - began_s) * (1 / _BUSY - 1) if had_page else 0.0
+            return _IDLE_S if not self._moving else rest_s if 0 < rest_s < _SOON_S else _SOON_S
+        one = min(ready, key=lambda each: (not each.is_awaited, each.at_s))
+        one.at_s = now_s + 1.0  # should this fail, others come first
+        if await self._advance(one):
+            one.at_s = 0.0
+            ended_s = time.monotonic()
+            self._rested_s = ended_s + (ended_s - now_s) * (1 / _BUSY - 1)
+        return 0.0
 
     async def _choose(self, held: dict[int, Bucket]) -> None:
         """Which buckets to work on: those that have begun, and then others, a few at a time."""
@@ -125,7 +136,8 @@ class Mover(Part):
         found: Lifted | None = await self._store.run_one(lift)
         if found is None:
             raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")
-        one.landed, one.back, one.phase = b"", [], found.phase
+        one.landed, one.back = b"", []
+        one.is_awaited = one.is_awaited and found.phase == GOES
         if found.page is not None:
             refused = await self._store.complete(self._following.land(one.bucket, found.page))
             one.landed = found.page.stamp
@@ -135,6 +147,7 @@ class Mover(Part):
             self._moving.pop(one.bucket.number, None)
         else:
             one.at_s = time.monotonic() + found.wait_ms / 1000
+            one.is_awaited = found.phase == GOES
         return found.page is not None
 
     async def _put_back(

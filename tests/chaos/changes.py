@@ -7,17 +7,16 @@ A mutation is a mistake that somebody might make in the product. Each must turn 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import redis
 
-from tests.chaos import changes_take_over
-from tests.chaos.mutation import Mutation
+from tests.chaos import changes_resize, changes_take_over
+from tests.chaos.mutation import Mutation, in_script
 
 
 def make(name: str) -> None:
@@ -103,23 +102,6 @@ def look_each(seconds: float) -> None:
 
 
 # mutations
-
-
-def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
-    """A change of a script's text. It must be there."""
-
-    def change() -> None:
-        from delaybridge.store.protocol import scripts, verbs
-
-        known = dict(scripts.scripts())
-        source, _ = known[verb]
-        if old not in source:
-            raise LookupError(f"lua/{verb}.lua has no {old!r}")
-        text = source.replace(old, new)
-        known[verb] = text, hashlib.sha1(text.encode()).hexdigest()
-        scripts.scripts = verbs.scripts = lambda: known  # type: ignore[assignment]
-
-    return change
 
 
 def without_lease_check() -> None:
@@ -381,4 +363,5 @@ MUTATIONS: dict[str, Mutation] = {
         "a front passes on the binds of a delayed exchange", bind_as_asked, ("F82",)
     ),
     **changes_take_over.MUTATIONS,
+    **changes_resize.MUTATIONS,
 }

@@ -31,6 +31,8 @@ INVARIANTS = {
     "I15": "memory of workers is bounded",
     "I16": "other destinations are on time",
     "I17": "nothing goes out that is paused",
+    "I18": "messages of a key come in the order of their due times",
+    "I19": "what is pending is found: no call answers `unknown`",
 }
 Found = dict[str, list[str]]  # invariant -> what breaks it, ids or sentences; empty: it holds
 
@@ -91,6 +93,8 @@ class Fate:
     once: bool = False
     accepted_us: int = 0
     dues: list[int] = field(default_factory=list)  # the earliest that each call asked for
+    key: str | None = None
+    missed: list[str] = field(default_factory=list)  # calls that did not find it before it was due
     cancelled: str = ""  # the answer; "?": unknown
     cancelled_us: int = 0
     moved: list[tuple[int, int]] = field(default_factory=list)  # answered at us, new due ms
@@ -135,7 +139,7 @@ def _apply(fate: Fate, event: dict[str, Any]) -> None:
     match event["f"], event["phase"]:
         case "schedule", "invoke":
             fate.to, fate.sha = event["to"], event["sha"]
-            fate.mark, fate.once = event["mark"], event["once"]
+            fate.mark, fate.once, fate.key = event["mark"], event["once"], event.get("key")
             fate.dues.append(event["least"])
         case "schedule", "ok":
             fate.accepted_us = event["at_us"]
@@ -149,10 +153,13 @@ def _apply(fate: Fate, event: dict[str, Any]) -> None:
                 fate.moved.append((event["at_us"], event["due"]))
         case "reschedule", "info":
             fate.dues.append(event["due"])
+        case ("cancel" | "reschedule" | "get") as call, "ok" if event["say"] == "unknown":
+            if fate.accepted and not fate.cancelled and event["at_us"] < min(fate.dues) * 1000:
+                fate.missed.append(call)
 
 
 def check(fates: dict[str, Fate], dead: set[str], terms: Terms) -> Found:
-    """What breaks I1 to I7, I9, I11 and I16."""
+    """What breaks I1 to I7, I9, I11, I16, I18 and I19."""
     known = [fate for fate in fates.values() if fate.to]
     forgotten = terms.is_forgotten
     sure = [f for f in known if f.accepted and not forgotten(f.accepted_us)]
@@ -169,6 +176,8 @@ def check(fates: dict[str, Fate], dead: set[str], terms: Terms) -> Found:
         "I6": [f.id for f in fates.values() if not f.to],
         "I7": _duplicates(known, terms),
         "I11": [f.id for f in known if f.once and f.again and not terms.may_lose_s],
+        "I18": _out_of_order(known),
+        "I19": [f.id for f in sure if f.missed],
     }
     if terms.settle_ms is not None:
         found["I9"] = [
@@ -216,6 +225,19 @@ def _came_before_its_new_time(fate: Fate, terms: Terms) -> bool:
         if not terms.is_forgotten(answered_us)
         for d in fate.deliveries
     )
+
+
+def _out_of_order(fates: Sequence[Fate]) -> list[str]:
+    """Those that came first after a later one of their key."""
+    last_ms: dict[str, int] = {}
+    found = []
+    came = [fate for fate in fates if fate.key is not None and fate.deliveries]
+    for fate in sorted(came, key=lambda each: each.deliveries[0].at_us):
+        due_ms = fate.deliveries[0].due_ms
+        if due_ms < last_ms.get(fate.key or "", 0):
+            found.append(fate.id)
+        last_ms[fate.key or ""] = max(due_ms, last_ms.get(fate.key or "", 0))
+    return found
 
 
 def _duplicates(fates: Sequence[Fate], terms: Terms) -> list[str]:

@@ -39,6 +39,8 @@ class Load:
     delay_s: float = 4.0  # the longest
     cancels: float = 0.15  # of the messages
     reschedules: float = 0.15
+    gets: float = 0.0
+    keys: int = 0  # of half of the messages: later ones of a key are due later
     once: float = 0.05  # at most once
     large: float = 0.01  # bodies of 64 KiB
     body: str = ""  # of all messages, if not at random
@@ -68,6 +70,8 @@ class Producer:
         )
         self._file = open(load.history, "a", buffering=1)
         self._changes: list[tuple[float, int, str, str]] = []  # when, number, what, id
+        self._keys: dict[str, str] = {}  # of messages that have one
+        self._last_s: dict[str, float] = {}  # when the latest message of a key is due
 
     def run(self) -> None:
         """Send until the time is over, then make the changes that are left."""
@@ -100,12 +104,18 @@ class Producer:
     def _message(self) -> Message:
         load, draw = self._load, self._random
         size = 65_536 if draw.random() < load.large else draw.choice((0, draw.randrange(500)))
-        delay_s = load.first_s + draw.random() * load.delay_s
+        delay_s, id = load.first_s + draw.random() * load.delay_s, new_id()
+        if load.keys and draw.random() < 0.5:
+            self._keys[id] = key = f"k{load.seed}-{draw.randrange(load.keys)}"
+            now_s = self._now_s()
+            self._last_s[key] = max(now_s + delay_s, self._last_s.get(key, 0.0) + 0.02)
+            delay_s = self._last_s[key] - now_s
         return Message(
             draw.choice(load.destinations),
             load.body.encode() or draw.randbytes(size),
-            id=new_id(),
+            id=id,
             delay=delay_s,
+            key=self._keys.get(id),
             headers={"x-mark": f"{draw.getrandbits(32):x}"},
             at_most_once=draw.random() < load.once,
             retry=load.retry,
@@ -118,23 +128,29 @@ class Producer:
             "sha": hashlib.sha1(body).hexdigest(),
             "mark": dict(message.headers)["x-mark"],  # type: ignore[arg-type]
             "once": message.at_most_once,
+            "key": message.key,
             "least": int((self._now_s() + message.delay) * 1000),  # type: ignore[operator]
         }
 
     def _plan(self, id: str, due_ms: int) -> None:
-        """Perhaps cancel or reschedule it later, before or shortly after it is due."""
+        """Perhaps look for it, cancel or reschedule it later, before or shortly after it is due."""
         load, what = self._load, self._random.random()
+        left_s = due_ms / 1000 - self._now_s()
+        if load.gets and self._random.random() < load.gets:
+            self._later(max(left_s, 0) * self._random.random(), "get", id)
         if what >= load.cancels + load.reschedules:
             return
-        left_s = due_ms / 1000 - self._now_s()
         share = self._random.random() * 1.1
         if load.close_to_due:
             draw = self._random
             at_s = left_s + draw.choice((draw.uniform(-0.04, 0.01), draw.uniform(0.5, 3)))
         else:
             at_s = min(max(left_s, 0) * share, 6)
-        verb = "cancel" if what < load.cancels else "reschedule"
-        heapq.heappush(self._changes, (time.monotonic() + at_s, len(self._changes), verb, id))
+        verb = "cancel" if what < load.cancels or id in self._keys else "reschedule"
+        self._later(at_s, verb, id)
+
+    def _later(self, in_s: float, verb: str, id: str) -> None:
+        heapq.heappush(self._changes, (time.monotonic() + in_s, len(self._changes), verb, id))
 
     def _change(self) -> None:
         until_s = time.monotonic()
@@ -142,17 +158,22 @@ class Producer:
             at_s, _, verb, id = heapq.heappop(self._changes)
             time.sleep(max(0.0, at_s - time.monotonic()))
             delay_s = self._random.random() * 2
-            call = (
-                (lambda: self._client.cancel(id))  # noqa: B023
-                if verb == "cancel"
-                else (lambda: self._client.reschedule(id, delay=delay_s))  # noqa: B023
-            )
-            lowest = {} if verb == "cancel" else {"due": int((self._now_s() + delay_s) * 1000)}
+            moved = verb == "reschedule"
+            lowest = {"due": int((self._now_s() + delay_s) * 1000)} if moved else {}
             self._write(verb, "invoke", id, lowest)
             try:
-                self._write(verb, "ok", id, {"say": call(), **lowest})
+                self._write(verb, "ok", id, {"say": self._call(verb, id, delay_s), **lowest})
             except DelayBridgeError as error:
                 self._write(verb, "info", id, {"why": repr(error), **lowest})
+
+    def _call(self, verb: str, id: str, delay_s: float) -> str:
+        """Without the key for half of those that have one: it is looked for everywhere."""
+        key = self._keys.get(id) if self._random.random() < 0.5 else None
+        if verb == "get":
+            return "unknown" if self._client.get(id, key=key) is None else "found"
+        if verb == "cancel":
+            return self._client.cancel(id, key=key)
+        return self._client.reschedule(id, delay=delay_s)
 
     def _now_s(self) -> float:
         return time.monotonic() + self._load.wall_s

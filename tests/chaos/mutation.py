@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,3 +14,20 @@ class Mutation:
     what: str
     change: Callable[[], None]
     cells: tuple[str, ...]
+
+
+def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
+    """A change of a script's text. It must be there."""
+
+    def change() -> None:
+        from delaybridge.store.protocol import scripts, verbs
+
+        known = dict(scripts.scripts())
+        source, _ = known[verb]
+        if old not in source:
+            raise LookupError(f"lua/{verb}.lua has no {old!r}")
+        text = source.replace(old, new)
+        known[verb] = text, hashlib.sha1(text.encode()).hexdigest()
+        scripts.scripts = verbs.scripts = lambda: known  # type: ignore[assignment]
+
+    return change

@@ -372,7 +372,7 @@ class Site:
         for client in self._masters():
             for key in client.scan_iter(f"{{{self.namespace}:*}}:*"):
                 tag, _, name = key.decode().rpartition(":")
-                if name == "messages":
+                if name == "messages" and client.type(key) == b"hash":  # not: moved away
                     places.setdefault(tag, {})[name] = client.hkeys(key)
                 elif name in ("due", "mirror", "parked", "dead"):
                     places.setdefault(tag, {})[name] = client.zrange(key, 0, -1)

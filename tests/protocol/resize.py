@@ -168,7 +168,7 @@ class Resize:
             return
         stamp = now.lifts + 1
         if now.phase == 0 and self.rules.closed_first:
-            yield self._lifted(now, n, Page(stamp, _CLOSED), phase=1)
+            yield self._lifted(now, n, Page(stamp, now.now + 1), phase=1)  # none of it goes before
             return
         due = [each for each in now.source if not each.claimed]
         later = [each for each in due if each.score > now.now]

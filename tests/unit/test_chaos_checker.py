@@ -30,8 +30,14 @@ def scheduled(**more: Any) -> list[str]:
 
 
 def came(late_ms: int = 1, **more: Any) -> Delivery:
-    about = {"due_ms": DUE_MS, "attempt": 1, "sha": "s", "mark": "k", **more}
-    return Delivery("m", at_us=(DUE_MS + late_ms) * 1000, **about)
+    about = {"id": "m", "due_ms": DUE_MS, "attempt": 1, "sha": "s", "mark": "k", **more}
+    return Delivery(at_us=(DUE_MS + late_ms) * 1000, **about)
+
+
+def later(**more: Any) -> list[str]:
+    """Another message, due 5 ms later."""
+    steps = map(json.loads, scheduled(**more))
+    return [json.dumps({**each, "id": "later"}) for each in steps]
 
 
 CANCELLED = event("cancel", "ok", say="cancelled")
@@ -49,6 +55,12 @@ BROKEN = [
     ("I9", scheduled(), [came(8000)]),
     ("I11", scheduled(once=True), [came(), came(9, attempt=2)]),
     ("I16", scheduled(), [came(1500)]),
+    (
+        "I18",
+        [*scheduled(key="a"), *later(key="a")],
+        [came(9), came(8, id="later", due_ms=DUE_MS + 5)],
+    ),
+    ("I19", [*scheduled(), event("get", "ok", say="unknown")], [came()]),
 ]
 
 
