@@ -38,7 +38,14 @@ class How(msgspec.Struct, forbid_unknown_fields=True):
     in_flight: bool = False
 
 
-@routes("GET /v1/messages:lines", "Download messages as lines", query=Filter, is_safe=True)
+class LinesQuery(Filter, kw_only=True):
+    """As a filter of the bulk verbs; all four states if none is given."""
+
+
+@routes(
+    "GET /v1/messages:lines", "Download messages as lines", query=LinesQuery, answer=bytes,
+    is_safe=True,
+)  # fmt: skip
 async def lines(call: Call) -> Download:
     """All messages that match, in all four states, with their bodies: a JSON object a line.
 
