@@ -21,6 +21,7 @@ from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
+from tests.rigs.waiting import DEADLINE_S
 
 CREATED, REPLACED, KEPT = Answer.CREATED, Answer.REPLACED, Answer.KEPT
 IN_FLIGHT, CONFLICT = Answer.IN_FLIGHT, Answer.CONFLICT
@@ -314,7 +315,7 @@ def test_an_owner_that_sleeps_is_woken(world: World) -> None:
     owner.claim()
     with world.redis.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe(world.bucket.wake.lstrip("+"))
-        heard.get_message(timeout=5)
+        heard.get_message(timeout=DEADLINE_S)
         call(world, THROTTLE)
-        said = heard.get_message(timeout=5)
+        said = heard.get_message(timeout=DEADLINE_S)
     assert said is not None and said["data"].split()[1] == str(world.now_ms).encode()

@@ -86,5 +86,5 @@ async def _traffic(crew: Crew, ended: asyncio.Event) -> tuple[set[str], set[str]
         if await crew.client.cancel(some) == "cancelled":
             cancelled.add(some)
             accepted.discard(some)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
     return accepted, cancelled
