@@ -10,6 +10,7 @@ worker has published a message of each bucket that the dead one had.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -18,6 +19,8 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -92,14 +95,25 @@ class Site:
         killed_ms, pid = time.time() * 1000, self._pids.pop(victim)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        while not ids <= {each.id for each in recorder.read(self._path)}:
+        while self.is_busy():
             time.sleep(10 * POLL_S)
         first_ms: dict[int, float] = {}
-        for each in recorder.read(self._path):
+        for each in self.published():
             bucket = bucket_of(each.id.encode(), BUCKETS)
             if each.id in ids and each.pid != pid and bucket in its_own:
                 first_ms[bucket] = min(each.at_ms, first_ms.get(bucket, each.at_ms))
         return [max(first_ms.values()) - killed_ms] if first_ms.keys() == its_own else []
+
+    def is_busy(self) -> bool:
+        """Whether a message waits, or is with a worker."""
+        stats = self._client.stats()
+        return stats.delayed + stats.in_flight + stats.parked > 0
+
+    def published(self) -> Iterator[recorder.Record]:
+        """What was published, but for lines that a killed worker had not written to their end."""
+        for line in self._path.read_text().splitlines():
+            with suppress(ValueError, TypeError):
+                yield recorder.Record(*json.loads(line))
 
     def close(self) -> None:
         """Kill all workers."""
