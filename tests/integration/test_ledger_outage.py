@@ -23,6 +23,7 @@ from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
 from delaybridge.operate.troubles.found import Thresholds, troubles
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.store.protocol.verbs import Work, bucket_of
 from delaybridge.worker import history_check
@@ -241,9 +242,10 @@ def threads() -> list[threading.Thread]:
 def test_a_ledger_that_takes_no_writes_does_not_answer(ledger_url: str, namespace: str) -> None:
     records = Records(namespace)
     with closing(open_ledger(ledger_url)) as ledger:
-        ledger.run(Work(partial(records.settle, buckets=1, birth="b")))
+        ledger.run(Work(partial(records.settle, layout=Layout((Epoch(0, 1),)), birth="b")))
         ledger.run(Work(records.touch))
-        assert ledger.run(Work(partial(records.settle, buckets=2, birth="c"))) == (1, "b")
+        again = Work(partial(records.settle, layout=Layout((Epoch(0, 2),)), birth="c"))
+        assert ledger.run(again) == (Layout((Epoch(0, 1),)), "b")
     with closing(open_ledger(read_only(ledger_url))) as ledger:
         ledger.run(Work(lambda on: None))
         with pytest.raises(LedgerUnavailable):

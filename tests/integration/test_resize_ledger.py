@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import redis as redis_py
@@ -12,7 +13,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.message import Message
 from delaybridge.resize import resizing
 from delaybridge.store.protocol import keys
-from tests.rigs.command_line import Run
+from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
@@ -93,6 +94,50 @@ def test_one_with_a_ledger_is_not_resized_whoever_asks(
 
 
 @pytest.mark.slow_with("mariadb", "postgres")
+def test_its_messages_move_to_a_namespace_with_more_buckets(
+    run: Run,
+    redis_url: str,
+    namespace: str,
+    ledger_url: str,
+    ledger: LedgerProbe,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """What the error of a resize says: hot and cold ones, each in one place at the end."""
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
+    monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
+    monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", ledger_url)
+    wide, ids = f"{namespace}-wide", {f"m{n}" for n in range(30)}
+    with Client(
+        redis_url, namespace=namespace, buckets=4, durability="ledger", ledger=ledger_url
+    ) as client:
+        client.schedule_many(
+            Message("rabbitmq:/q", b"x", id=id, delay="10m" if n % 2 else "10h", key=id[-1:])
+            for n, id in enumerate(sorted(ids))
+        )
+        lines, stored = str(tmp_path / "all.jsonl"), str(tmp_path / "stored.jsonl")
+        assert "delayed          30" in run("stats").out
+        assert run("message", "export", "-o", lines).err == "30 delayed\n"
+        with monkeypatch.context() as there:
+            there.setenv("DELAYBRIDGE_BUCKETS", "16")
+            into = runner(["--redis", redis_url, "--namespace", wide], capsys, there)
+            assert into("message", "import", lines, "--receipt", stored).code == 0
+        assert run("message", "cancel", "--from-file", stored, "--yes").code == 0
+        assert client.stats().delayed == 0
+    live = "SELECT namespace, id, tier, bucket FROM message WHERE tier > 0"
+    rows = ledger.ask(live)
+    assert {(where, id) for where, id, _, _ in rows} == {(wide, id) for id in ids}
+    assert len(rows) == 30
+    assert {tier for _, _, tier, _ in rows} == {1, 2}
+    assert max(number for *_, number in rows) > 3
+    with Client(
+        redis_url, namespace=wide, buckets=16, durability="ledger", ledger=ledger_url
+    ) as client:
+        assert client.stats().delayed == 30
+        assert client.cancel("m0", key=b"0") == "cancelled"
+
+
 def test_one_that_is_being_resized_gets_no_ledger(
     redis_url: str, namespace: str, ledger_url: str
 ) -> None:

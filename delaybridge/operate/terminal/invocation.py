@@ -64,19 +64,10 @@ class Invocation:
 
         reads: it only reads, also from a Redis that contradicts `durability`.
         """
-        settings = self._reading() if reads else self.settings
+        is_free = reads and not self.settings.has_ledger  # which has cold messages, and the layout
+        settings = self.settings.reading() if is_free else self.settings
         with self.client_of(settings, remedy=remedy) as client:
             yield client
-
-    def _reading(self) -> Settings:
-        """For a client that only reads. If it were to make the namespace, the ledger knows how."""
-        if self.settings.has_ledger:
-            from delaybridge.store.namespace import registry
-
-            with self.store() as store:
-                if store.run_each([registry.read_birth(self.settings.namespace)]) == [None]:
-                    return self.settings
-        return self.settings.reading()
 
     @contextmanager
     def client_of(self, settings: Settings, *, remedy: str = "") -> Iterator[delaybridge.Client]:
