@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.verbs import (
     Each,
+    RedisCommand,
     SourceOffsets,
     Steps,
     bucket_of,
@@ -158,21 +159,13 @@ def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:
     """Remove some sources whose requests cannot be repeated any more; whether there were any."""
     span = ("-inf", now_us // 1000, "LIMIT", 0, 2 * _FORGOTTEN)
     (old,) = yield [plain("ZRANGEBYSCORE", index, *span)]
-    places = [bytes(each).decode().partition(":") for each in old]
-    done = yield from grouped(
-        [
-            [
-                plain("HDEL", calls.bucket(each).key("sources"), _source(token))
-                for each in calls.following.heirs(int(number))
-            ]
-            for token, _, number in places
-        ]
-    )
-    gone = [
-        each
-        for each, some in zip(old, done, strict=True)
-        if not any(isinstance(reply, StoreError) for reply in some)
-    ]
+    asked: list[list[RedisCommand[Any]]] = []
+    for token, _, number in (bytes(each).decode().partition(":") for each in old):
+        heirs = map(calls.bucket, calls.following.heirs(int(number)))
+        asked.append([plain("HDEL", each.key("sources"), _source(token)) for each in heirs])
+    done = yield from grouped(asked)
+    failed = [any(isinstance(reply, StoreError) for reply in some) for some in done]
+    gone = [each for each, is_failed in zip(old, failed, strict=True) if not is_failed]
     if gone:
         yield [plain("ZREM", index, *gone)]
     return bool(gone)

@@ -63,21 +63,17 @@ class Resent:
     def _messages(self) -> list[tuple[bytes, bytes]]:
         """Id and payload of each."""
         args: Any = self._command.args
-        if not self._is_schedule:
-            some = zip(
-                args[_FIRST_DEAD + 1 :: _WORDS], args[_FIRST_DEAD + 2 :: _WORDS], strict=True
-            )
-        else:
-            count, end = int(args[9]), _FIRST_ID + 2 * int(args[9])
-            entries = (entry[_STAMP_BYTES:] for entry in args[_FIRST_ID + count : end])
-            some = zip(args[_FIRST_ID : _FIRST_ID + count], entries, strict=True)
+        ids, payloads = args[_FIRST_DEAD + 1 :: _WORDS], args[_FIRST_DEAD + 2 :: _WORDS]
+        if self._is_schedule:
+            end = _FIRST_ID + int(args[9])
+            ids, entries = args[_FIRST_ID:end], args[end : end + int(args[9])]
+            payloads = [entry[_STAMP_BYTES:] for entry in entries]
+        some = zip(ids, payloads, strict=True)
         return [(id if isinstance(id, bytes) else str(id).encode(), each) for id, each in some]
 
     def _each(self, reply: Any) -> list[list[Any]]:
         """Answer, due and old stamp of each message in a reply."""
-        if self._is_schedule:
-            return _each(reply)
-        return [[answer, 0, b""] for answer in reply]
+        return _each(reply) if self._is_schedule else [[answer, 0, b""] for answer in reply]
 
     def commands(self) -> Iterator[tuple[int, RedisCommand[Any]]]:
         """The commands, each with the number of its bucket."""
@@ -94,8 +90,7 @@ class Resent:
             at = [_FIRST_DEAD + _WORDS * place for place in places]
             some = [word for n in at for word in args[n : n + _WORDS]]
             return replace(self._command, args=[*args[:2], 1, *some])
-        count = int(args[9])
-        offsets = args[7]
+        count, offsets = int(args[9]), args[7]
         if isinstance(offsets, bytes) and len(offsets) == count * _OFFSET_BYTES and args[6]:
             own = (offsets[_OFFSET_BYTES * p : _OFFSET_BYTES * (p + 1)] for p in places)
             offsets = b"".join(own)

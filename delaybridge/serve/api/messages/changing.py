@@ -19,12 +19,8 @@ from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 
-_TYPES = {
-    **dict.fromkeys(("Delay", "At", "str | None"), str | None),
-    "str": str,
-    "int": int,
-    "bool": bool,
-}
+_TYPES: dict[str, Any] = {"str": str, "int": int, "bool": bool}
+_TYPES |= dict.fromkeys(("Delay", "At", "str | None"), str | None)
 _OWN = {
     "cancel": (
         "DELETE /v1/messages/{id}",
