@@ -58,7 +58,8 @@ def test_a_page_is_lifted_until_it_is_forgotten_by_its_stamp(client: Client) -> 
     hand = HandMover(client, 4)
     assert hand.begin(0) and hand.begin(0)
     closed = hand.lift(0)
-    assert closed.page is not None and (closed.page.gate, closed.page.entries) == (b"0", [])
+    assert closed.page is not None and closed.page.entries == []
+    assert closed.page.gate.isdigit()  # what is due before may be claimed
     assert hand.lift(0) == closed == hand.lift(0, b"another!")
     first = hand.lift(0, closed.page.stamp)
     assert first.page is not None and first.page.stamp != closed.page.stamp
