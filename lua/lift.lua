@@ -131,6 +131,7 @@ end
 
 -- From the last one on: the cut falls, and what is due after it is not created here any more.
 local cut = tonumber(marks[3] or '') or math.huge
+local before = cut
 local later = redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf',
   '(' .. string.format('%.0f', now + ARGV[6]), 'WITHSCORES', 'LIMIT', 0, limit + 100)
 local ids, scores = chosen(later)
@@ -143,6 +144,8 @@ local text = string.format('%.17g', cut)
 redis.call('HSET', KEYS[8], 'cut', text)
 if #ids > 0 then
   take(ids, scores, AS_DUE)
+end
+if #ids > 0 or cut < before then -- the gate falls with the cut, if no message goes, too
   return lifted(phase == 1 and text or '', phase)
 elseif now < cut then
   return {1, '', math.ceil(cut - now)}

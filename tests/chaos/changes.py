@@ -50,9 +50,9 @@ def lose_replies(verb: str, share: float) -> None:
     mark = scripts()[verb][1].encode() if verb else b""
     call = AsyncWire.call
 
-    async def losing(self: Any, requests: Iterable[bytes]) -> list[Any]:
+    async def losing(self: Any, requests: Iterable[bytes], *more: Any) -> list[Any]:
         sent = list(requests)
-        replies = await call(self, sent)
+        replies = await call(self, sent, *more)
         if random.random() < share and any(mark in request for request in sent):
             raise redis.ConnectionError("the reply is lost")
         return replies

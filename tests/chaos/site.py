@@ -372,7 +372,9 @@ class Site:
         for client in self._masters():
             for key in client.scan_iter(f"{{{self.namespace}:*}}:*"):
                 tag, _, name = key.decode().rpartition(":")
-                if name == "messages" and client.type(key) == b"hash":  # not: moved away
+                if client.type(key) == b"string":  # what was there has moved away
+                    continue
+                if name == "messages":
                     places.setdefault(tag, {})[name] = client.hkeys(key)
                 elif name in ("due", "mirror", "parked", "dead"):
                     places.setdefault(tag, {})[name] = client.zrange(key, 0, -1)

@@ -41,6 +41,7 @@ class MoveRules(NamedTuple):
         True  # the target claims nothing due after its gate: closed, then the cut, then open
     )
     closed_first: bool = True  # the gate is closed before the first message goes
+    gate_falls: bool = True  # with the cut, even if no message goes then
     closed_again: bool = True  # and when what is overdue goes, since earlier ones may be in flight
     in_flight: bool = True  # it is opened when nothing of the source is in flight any more
 
@@ -173,12 +174,14 @@ class Resize:
         due = [each for each in now.source if not each.claimed]
         later = [each for each in due if each.score > now.now]
         cut = min(now.cut, max((e.score for e in later), default=now.now + 1))
-        now = changed(now, cut=cut)
+        has_fallen, now = cut < now.cut, changed(now, cut=cut)
         if lifted := later or (due if now.now >= cut else []):
             top = max(lifted, key=lambda each: each.score)
             gone = {"source": now.source - {top}, "moved": now.moved | {top.id}}
             gate = cut if later or not self.rules.closed_again else _CLOSED
             yield self._lifted(now, n, Page(stamp, gate, frozenset({top})), cut=cut, **gone)
+        elif has_fallen and self.rules.gate_falls:
+            yield self._lifted(now, n, Page(stamp, cut), cut=cut)
         elif now.phase < 2 and now.now >= cut and (not now.source or not self.rules.in_flight):
             yield self._lifted(now, n, Page(stamp, _NEVER), phase=2, cut=cut)
         else:

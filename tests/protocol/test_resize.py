@@ -11,6 +11,7 @@ X, Y = Item("x", 1, 2), Item("y", 2, 2)
 CANCEL: Bounds = (X,), (Task("cancel", "x"),), 2
 CREATE: Bounds = (X,), (Task("schedule", "x", 1),), 2
 FIRST: Bounds = (), (Task("schedule", "x", 1),), 1
+FALLS: Bounds = (Item("x", 1, 1), Item("z", 2, 4)), (Task("schedule", "y", 3),), 3
 LATER: Bounds = (Item("x", 1, 1),), (Task("schedule", "y", 2),), 2
 ONE: Bounds = (X,), (), 2
 TWO: Bounds = (Item("x", 1, 1), Y), (), 2
@@ -27,6 +28,7 @@ WITHOUT: dict[str, tuple[Bounds, int]] = {
     "known_moved": (CREATE, 4),
     "gate": (TWO, 5),
     "closed_first": (LATER, 5),
+    "gate_falls": (FALLS, 5),
     "closed_again": (TWO, 5),
     "in_flight": (TWO, 5),
 }
@@ -42,6 +44,7 @@ WITHOUT: dict[str, tuple[Bounds, int]] = {
         pytest.param(CREATE, id="one is scheduled again", marks=pytest.mark.slow),
         pytest.param(TWICE, id="one is scheduled twice", marks=pytest.mark.slow),
         pytest.param(LATER, id="another is scheduled", marks=pytest.mark.slow),
+        pytest.param(FALLS, id="one is scheduled between two", marks=pytest.mark.slow),
     ],
 )
 def test_messages_move_and_every_promise_holds(bounds: Bounds) -> None:
