@@ -64,10 +64,12 @@ def import_from(
 @contextmanager
 def _opened(url: str, system: str, *given: Any) -> Iterator[Source]:
     try:
-        with closing(SYSTEMS[system].open(url, *given)) as source:
+        try:
+            source = SYSTEMS[system].open(url, *given)
+        except ConfigError as exc:
+            raise refused("URL", str(exc).partition(": ")[2], "config") from exc
+        with closing(source):
             yield source
-    except ConfigError as exc:
-        raise refused("URL", str(exc).partition(": ")[2], "config") from exc
     except SourceError as exc:
         raise Failure(Exit.UNREACHABLE, "failed", "URL", f"{exc} ({redact(url)})") from exc
 
