@@ -5,9 +5,11 @@ Tried on keys of a bucket that no namespace uses, which are removed. docs/engine
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from hashlib import sha1
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError, StoreMisnamed, StoreUnavailable
@@ -27,31 +29,7 @@ if TYPE_CHECKING:
     from delaybridge.store.redis.store import Store
 
 _PAGE = "See: docs/engines.md"
-_ADD = "redis.call('ZADD', KEYS[1], '1800000000123.00390625', 'm')"
-_IS_IT = (
-    "redis.call('DEL', KEYS[1]) return tonumber(s[1]) == 1800000000123.00390625 and not s[2] and 1"
-)
-_NEEDED = {
-    # what a script does: (its source, which answers 1, what helps)
-    "TIME in scripts": (
-        "return redis.call('TIME')[1] and 1", f"Add to redis.url: ?{TIME_IN_SCRIPTS}=no",
-    ),
-    "cmsgpack.unpack_limit": ("return cmsgpack.unpack_limit and 1", _PAGE),
-    "struct": ("return #struct.pack('>d', 1) == 8 and 1", _PAGE),
-    "cjson": ("return cjson.decode('[1]')[1]", _PAGE),
-    "errors as values": (
-        "redis.call('SET', KEYS[1], 1) local e = redis.pcall('ZCARD', KEYS[1]) "
-        "redis.call('DEL', KEYS[1]) return type(e) == 'table' and e.err and 1", _PAGE,
-    ),
-    "exact scores": (f"{_ADD} local s = {{redis.call('ZSCORE', KEYS[1], 'm')}} {_IS_IT}", _PAGE),
-    "ZMSCORE": (f"{_ADD} local s = redis.call('ZMSCORE', KEYS[1], 'm', 'x') {_IS_IT}", _PAGE),
-}  # fmt: skip
-_OPTIONAL: dict[tuple[str, tuple[str | int, ...]], str] = {
-    ("CONFIG GET", ("appendfsync",)): "whether writes are synced cannot be seen before 7.2",
-    ("WAIT", (0, 1)): "no durability = replicated:N",
-    ("WAITAOF", (0, 0, 1)): "durability = aof-fsync needs appendfsync always",
-    ("CLIENT LIST", ("ID", 1)): "a killed worker's buckets wait for its lease: lease.ttl_ms",
-}
+_TRIED = tomllib.loads(files("delaybridge.operate.doctor").joinpath("engine.toml").read_text())
 
 
 def engine(settings: Settings) -> Iterator[Finding]:
@@ -71,9 +49,9 @@ def engine(settings: Settings) -> Iterator[Finding]:
                 yield ok("commands", "all that are needed")
             key = keys.bucket_key(namespace, unused(store, namespace), "due")
             is_told = taken(url, TIME_IN_SCRIPTS)[1] == "no"
-            for what, (source, remedy) in _NEEDED.items():
+            for what, feature in _TRIED["needed"].items():
                 if not (is_told and what == "TIME in scripts"):
-                    yield _feature(store, key, what, source, remedy)
+                    yield _feature(store, key, what, **feature)
             yield from _life(store, namespace)
             yield from _extras(store, key)
         except StoreError as exc:
@@ -89,9 +67,9 @@ def named(info: dict[str, str]) -> str:
     return server_name(info)
 
 
-def _feature(store: Store, key: str, what: str, source: str, remedy: str) -> Finding:
-    digest = sha1(source.encode(), usedforsecurity=False).hexdigest()
-    loaded: RedisCommand[Any] = plain("SCRIPT LOAD", source, near=key)
+def _feature(store: Store, key: str, what: str, script: str, remedy: str = _PAGE) -> Finding:
+    digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
+    loaded: RedisCommand[Any] = plain("SCRIPT LOAD", script, near=key)
     _, answer = store.run_each([loaded, _asked("EVALSHA", (digest, 1, key), key)])
     if answer == 1:
         return ok("scripts", f"{what} works")
@@ -110,12 +88,12 @@ def _life(store: Store, namespace: str) -> Iterator[Finding]:
 
 
 def _extras(store: Store, key: str) -> Iterator[Finding]:
-    for (name, args), without in _OPTIONAL.items():
-        (answer,) = store.run_each([_asked(name, args, key)])
+    for name, extra in _TRIED["optional"].items():
+        (answer,) = store.run_each([_asked(name, extra["args"], key)])
         is_lacking = isinstance(answer, StoreError)
-        yield ok("optional", f"no {name}: {without}" if is_lacking else f"{name} works")
+        yield ok("optional", f"no {name}: {extra['without']}" if is_lacking else f"{name} works")
 
 
-def _asked(name: str, args: tuple[str | int, ...], key: str) -> RedisCommand[Any]:
+def _asked(name: str, args: Sequence[str | int], key: str) -> RedisCommand[Any]:
     """A command that only this asks for, so no role needs it. key: of the server that is asked."""
     return RedisCommand(name, (), args, as_received, is_plain=True, near=key)
