@@ -15,6 +15,7 @@ from delaybridge.operate import cli
 from delaybridge.operate.troubles.found import troubles
 from delaybridge.scan.leases import take_over
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.redis.lifeline import Lifeline
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import BUCKETS, SELDOM, Crew
@@ -40,7 +41,7 @@ class Fellow:
         self.store, self.name, self._of = Store(redis_url), name, namespace
         self.line = redis.Redis.from_url(redis_url, single_connection_client=True)
         self.id, self._run = self.line.client_id(), self.line.info("server")["run_id"]
-        self.store.run(registry.birth(namespace, BUCKETS, "0" * 16))
+        self.store.run(registry.born(namespace, Layout((Epoch(0, BUCKETS),)), "0" * 16))
         self.lease = self.store.complete(registry.buckets_of(namespace))[bucket]
         self.announce()
         (taken,) = self.store.run([self.lease.acquire(f"{name}:x", NEVER_MS)])

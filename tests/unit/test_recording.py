@@ -19,6 +19,7 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.layout import Epoch, Layout
 from delaybridge.store.protocol.recorder import IN_DOUBT, open_recorder
 from delaybridge.store.protocol.verbs import plain
 from tests.rigs.scripted_redis import (
@@ -199,7 +200,7 @@ FIRST, SECOND = "1" * 16, "2" * 16  # birth ids
 
 
 def made(buckets: int, birth: str) -> Any:
-    return registry.birth("ns", buckets, birth)[0]
+    return registry.born("ns", Layout((Epoch(0, buckets),)), birth)[0]
 
 
 def test_a_namespace_is_made_again_as_the_ledger_knows_it(site: ScriptedRedis) -> None:
@@ -219,7 +220,7 @@ def test_without_the_ledger_no_namespace_is_made(site: ScriptedRedis) -> None:
 def test_only_what_makes_this_namespace_concerns_the_ledger(site: ScriptedRedis) -> None:
     concerns = site.recorder.concerns
     assert concerns([made(8, FIRST)])
-    assert not concerns(registry.birth("other", 8, FIRST))
+    assert not concerns(registry.born("other", Layout((Epoch(0, 8),)), FIRST))
     assert not concerns([plain("SET", keys.birth("ns"), f"8:{FIRST}")])
     assert not concerns([plain("GET", keys.birth("ns"))])
     assert concerns([registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9)])

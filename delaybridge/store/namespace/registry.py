@@ -10,7 +10,7 @@ from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rule_fields
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.layout import Epoch, Layout, record_text
+from delaybridge.store.protocol.layout import Layout, record_text
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
@@ -26,14 +26,8 @@ _KEYS = {
 }
 
 
-def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
-    """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
-    written, _ = born(namespace, Layout((Epoch(0, buckets),)), id)
-    return [written, read_birth(namespace)]
-
-
 def born(namespace: str, layout: Layout, id: str) -> list[RedisCommand[Any]]:
-    """The same for any layout; it is read as `read_layout` does."""
+    """Write the namespace's record if there is none, and read it: layout, birth id."""
     text = record_text(layout, id)
     written = plain("SET", keys.birth(namespace), text, "NX", parse=bool)
     return [written, read_layout(namespace)]
