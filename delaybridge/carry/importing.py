@@ -1,6 +1,6 @@
 """An import: lines become messages, in batches, however many there are.
 
-A line that is no message is told and left out. ImportedLine again, a line is a duplicate while its
+A line that is no message is told and left out. Imported again, a line is a duplicate while its
 message is pending or dead. Nothing here does I/O: the caller runs each batch with his client.
 """
 

@@ -173,9 +173,8 @@ def _import_file(call: Invocation, file: str, receipt: str | None, how: dict[str
     ):
         run = Import(client.kinds, limits, tell=partial(tell, call), **how)
         texts = read_lines(stream, 8 * limits.body_bytes + 2**20)
-        return import_lines(
-            call, client, run, _lines(texts, known, run.counts, advance), known.note
-        )
+        lines = _lines(texts, known, run.counts, advance)
+        return import_lines(call, client, run, lines, known.note)
 
 
 def import_lines(
