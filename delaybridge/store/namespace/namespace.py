@@ -146,8 +146,8 @@ class Namespace:
             )
         if layout.next is not None and self.durability.mode is Keeping.LEDGER:
             raise ConfigError(
-                f"durability: namespace {self.namespace!r} is being resized: turn the ledger on "
-                "once that is over (delaybridge bucket resize)"
+                f"durability: namespace {self.namespace!r} is being resized: leave it as it was, "
+                "without the ledger, until delaybridge bucket resize --wait ends"
             )
         yield from gate.require(self.durability, self.placement)
         self.following.learn(layout, birth)
