@@ -19,8 +19,8 @@
 -- ARGV[7]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[8]  bucket       number
 -- ARGV[9+] entries      two each: id, and what `lift` gave with it
--- returns  {-1} if the bucket has messages and another birth id; else the ids that another message has here: these
---          messages are to be put back
+-- returns  {-1} if the bucket has messages and another birth id; else the ids that another message has
+--          here: these messages are to be put back
 -- cost     O(log n) per message, and their size
 local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE = 1, 2, 3, 4, 5, 6
 local KNOWN = 1 -- the answer noted in `calls`, beside the time

@@ -22,8 +22,8 @@
 -- ARGV[7]  birth        the namespace's birth id
 -- ARGV[8+] ids          of the page that has landed: they were put back, and stay for a while
 -- returns  {-1} if the bucket does not give its messages away, or has another birth id; else {phase, page,
---          ms to wait}: phase 1 messages go; 2 nothing of it can be published any more; 3 all of it has gone; the page,
---          empty if there is nothing to lift now; when it is worth to ask again
+--          ms to wait}: phase 1 messages go; 2 nothing of it can be published any more; 3 all of it has
+--          gone; the page, empty if there is nothing to lift now; when it is worth to ask again
 -- cost     O(log n) per message, and their size
 
 -- A page is its stamp (8 bytes); then, each after its size (4 bytes), the gate of the buckets that it
