@@ -39,6 +39,7 @@ class BucketsFollowed:
         self._namespace, self.birth = namespace, ""
         self.layout: Layout | None = None
         self._states: dict[int, int] = {}
+        self._made: dict[int, Bucket] = {}  # each is dear
         self._number = re.compile(
             rf"\{{{re.escape(namespace)}:([0-9]+)(?:\.[0-9]+)?\}}:(?!moving:)"
         )
@@ -51,9 +52,9 @@ class BucketsFollowed:
         if (layout, birth) == (self.layout, self.birth):
             return False
         if birth != self.birth:
-            self._states = {}
+            self._states, self._made = {}, {}
         self.layout, self.birth = layout, birth
-        self.here = [Bucket(self._namespace, number, birth) for number in layout.here.numbers]
+        self.here = [self.bucket(number) for number in layout.here.numbers]
         return True
 
     @property
@@ -63,7 +64,10 @@ class BucketsFollowed:
 
     def bucket(self, number: int) -> Bucket:
         """A bucket by its number."""
-        return Bucket(self._namespace, number, self.birth)
+        found = self._made.get(number)
+        if found is None:
+            found = self._made[number] = Bucket(self._namespace, number, self.birth)
+        return found
 
     def heirs(self, number: int) -> list[int]:
         """A bucket, and all that may have what it had."""
@@ -196,7 +200,7 @@ class BucketsFollowed:
 
     def _for(self, command: RedisCommand[Any], first: int, number: int) -> RedisCommand[Any]:
         """The command to a first bucket for another one, which has its messages by now."""
-        bucket = Bucket(self._namespace, number, self.birth)
+        bucket = self.bucket(number)
         names = tuple(bucket.key(name.rpartition(":")[2]) for name in command.keys)
         args = list(command.args)
         if command.name in ("schedule", "reschedule", "kick"):
