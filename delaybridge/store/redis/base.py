@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from delaybridge.settings import url_options
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.protocol.recorder import Recorder
-from delaybridge.store.protocol.verbs import RedisCommand, Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.clocks import Clocks, Commands
 from delaybridge.store.redis.durability import assurance_of
@@ -45,18 +45,6 @@ class Follower(Protocol):
         """The answers to commands, each where its messages are; errors among them."""
 
 
-class Followed(NamedTuple):
-    """Answers that were found where the messages are, as a pipeline has them."""
-
-    answers: list[Any]
-
-    def result(self) -> list[Any]:
-        """The answers; raises the first error."""
-        if (error := next((e for e in self.answers if isinstance(e, Exception)), None)) is not None:
-            raise error
-        return self.answers
-
-
 class BaseStore(Generic[W]):
     """What both stores have: the servers, and what is known of them.
 
@@ -85,21 +73,33 @@ class BaseStore(Generic[W]):
         )
         self._clocks = Clocks(self._servers.node_of) if told == "no" else None
 
-    def _times(self, commands: Commands) -> Mapping[str, RedisCommand[None]]:
-        """By server, what must be asked before these commands; nothing, unless the URL says so."""
-        return self._clocks.asked(commands) if self._clocks else {}
+    def _rounds(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
+        """The pipelines to be sent for these commands, one after the other; that of the answers."""
+        follower = self.follower
+        if follower is None or not follower.is_resizing:
+            pipeline = yield from self._timed(commands)
+            if follower is None or not follower.is_outdated(pipeline.answers):
+                return pipeline
+        steps, answers = follower.run(commands), cast(Any, None)
+        try:
+            while True:
+                pipeline = yield from self._timed(steps.send(answers))
+                answers = pipeline.answers
+        except StopIteration as done:
+            return Pipeline.of(done.value)
 
-    def _pipeline(
-        self, commands: Commands, asked: Iterable[str], answers: Iterable[Exception | None]
-    ) -> Pipeline:
-        """The pipeline of these commands. asked: the servers asked for the time."""
+    def _timed(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
+        """That of these commands; before it that of the times which their scripts must be told."""
         errors: Mapping[int, Exception] = {}
         if self._clocks:
-            failed = {node: error for node, error in zip(asked, answers, strict=True) if error}
+            asked: Mapping[str, Any] = self._clocks.asked(commands)
+            found = (yield from self._timed([*asked.values()])).answers if asked else ()
+            failed = {node: error for node, error in zip(asked, found, strict=True) if error}
             commands, errors = self._clocks.with_times(commands, failed)
         pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
         if errors:
             pipeline.refuse(errors)
+        yield pipeline
         return pipeline
 
     def node_of(self, key: str) -> str:

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, TryAgainError
@@ -69,7 +69,7 @@ class Pipeline:
     """
 
     __slots__ = (
-        "answers", "left", "pause_s", "redirected", "_assurance", "_commands", "_error",
+        "answers", "commands", "left", "pause_s", "redirected", "_assurance", "_error",
         "_failures", "_follows", "_in_doubt", "_lacking", "_last_s", "_redirects", "_until_s",
         "_wait_s",
     )  # fmt: skip
@@ -86,7 +86,7 @@ class Pipeline:
 
         follows: the servers may change: there are several, or others take over from them.
         """
-        self._commands, self._assurance, self._follows = commands, assurance, follows
+        self.commands, self._assurance, self._follows = commands, assurance, follows
         self.left: Sequence[int] = range(len(commands))
         self.answers: list[Any] = [None] * len(commands)
         self.pause_s = 0.0
@@ -99,6 +99,14 @@ class Pipeline:
         # The answer to the last try may take the other half; or what is left, if the servers are
         # watched, since a call to one that was replaced fails at once.
         self._last_s = self._until_s - (timeout_s / 5 if follows else timeout_s / 2)
+
+    @classmethod
+    def of(cls, answers: list[Any]) -> Self:
+        """One that has these answers, errors among them."""
+        found = cls((), 0.0)
+        found.answers = answers
+        found._error = next((each for each in answers if isinstance(each, Exception)), None)
+        return found
 
     def refuse(self, errors: Mapping[int, Exception]) -> None:
         """The commands at these places end with these errors, unsent."""
@@ -137,7 +145,7 @@ class Pipeline:
         return chain(self._own_requests(portion), self._confirming(self._assurance, portion))
 
     def _own_requests(self, portion: Portion) -> Iterable[bytes]:
-        commands = self._commands
+        commands = self.commands
         if not (self._failures or self._redirects or portion.loads):
             return map(request, map(commands.__getitem__, portion.places))
         sent = [request(commands[i]) for i in portion.places]
@@ -147,11 +155,11 @@ class Pipeline:
 
     def _confirming(self, assurance: Assurance, portion: Portion) -> Iterator[bytes]:
         """Asked for last: before that, some commands are not made."""
-        if promises := assurance.promises(self._commands, portion.places):
+        if promises := assurance.promises(self.commands, portion.places):
             left_s = min(self._wait_s, self._until_s - time.monotonic())
             if portion.asks:
                 yield _ASKING
-            yield from assurance.requests(self._commands[promises[0]], left_s)
+            yield from assurance.requests(self.commands[promises[0]], left_s)
 
     def take_replies(self, portion: Portion, replies: Iterable[Any]) -> None:
         """Read the replies to `requests()`, each when it comes. Adds to `left`.
@@ -172,7 +180,7 @@ class Pipeline:
                 refused[i] = reply
                 continue
             try:
-                self.answers[i] = self._commands[i].parse(reply)
+                self.answers[i] = self.commands[i].parse(reply)
             except _UNREADABLE as exc:
                 misread[i] = self._misread(i, exc)
         for i, error in misread.items():
@@ -201,7 +209,7 @@ class Pipeline:
             error = TryAgainError(str(error))
         elif not isinstance(error, NotDurable) and not self._may_succeed(error):
             error = NotDurable(f"redis: not durable: {printable(str(error))[:160]}")
-        return own, dict.fromkeys(assurance.promises(self._commands, portion.places), error)
+        return own, dict.fromkeys(assurance.promises(self.commands, portion.places), error)
 
     def _note(self, unconfirmed: dict[int, Exception], refused: dict[int, Exception]) -> None:
         """Promises that are not confirmed count as refused, or end."""
@@ -230,7 +238,7 @@ class Pipeline:
     def _misread(self, i: int, error: Exception) -> StoreError:
         if isinstance(error, StoreError):
             return error
-        name = self._commands[i].name
+        name = self.commands[i].name
         return StoreDamaged(
             f"redis: the answer to {name} cannot be read: {printable(str(error)[:120])}"
         )
@@ -266,7 +274,7 @@ class Pipeline:
         self.left = [*self.left, *again]
         for i, error in refused.items():
             if i not in again:
-                self._end(i, self._translated(error, self._commands[i]))
+                self._end(i, self._translated(error, self.commands[i]))
 
     def _may_succeed(self, error: Exception) -> bool:
         """Whether the same command may succeed if it is sent again."""
@@ -316,9 +324,7 @@ class Servers(ABC, Generic[W]):
     follows = True
 
     @abstractmethod
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
+    def portions(self, pipeline: Pipeline) -> list[tuple[W, Portion]]:
         """The next round of a pipeline: what to send to which server; others end with an error."""
 
     @property
@@ -365,9 +371,7 @@ class Single(Servers[W]):
     def __init__(self, wire: W) -> None:
         self._wire = wire
 
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
+    def portions(self, pipeline: Pipeline) -> list[tuple[W, Portion]]:
         return [(self._wire, pipeline.portion(pipeline.next_round()))]
 
     def wire_at(self, node: str) -> W:

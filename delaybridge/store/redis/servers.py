@@ -80,9 +80,7 @@ class Replicated(Servers[W]):
         self._sentinels = Sentinels(servers)
         self._lookout = Lookout(self, self._sentinels.close)
 
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
+    def portions(self, pipeline: Pipeline) -> list[tuple[W, Portion]]:
         self._lookout.keep()
         portion = pipeline.portion(pipeline.next_round())
         try:
@@ -151,18 +149,16 @@ class Clustered(Servers[W]):
         self._trouble: RedisError = NotAsked("no server of the Cluster was asked yet")
         self._lookout = Lookout(self, partial(_close_all, self._asking))
 
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
+    def portions(self, pipeline: Pipeline) -> list[tuple[W, Portion]]:
         self._lookout.keep()
         if redirected := pipeline.redirected:
-            self._learn(commands, redirected)
+            self._learn(pipeline.commands, redirected)
         groups: dict[tuple[Address | None, bool], list[int]] = {}
         keyless = list[int]()
         for i in pipeline.next_round():
             if (told := redirected.get(i)) is not None:
                 groups.setdefault((told.address, told.asking), []).append(i)
-            elif key := key_of(commands[i]):
+            elif key := key_of(pipeline.commands[i]):
                 groups.setdefault((self._master_of(key), False), []).append(i)
             else:
                 keyless.append(i)

@@ -28,7 +28,7 @@ from delaybridge.store.protocol.verbs import (
     store_wide_error,
 )
 from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
-from delaybridge.store.redis.base import BaseStore, Followed
+from delaybridge.store.redis.base import BaseStore
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
 from delaybridge.store.redis.lifeline import Lifeline, open_lifeline
@@ -81,7 +81,7 @@ class AsyncStore(BaseStore[AsyncWire]):
             raise error
         return answers
 
-    async def _answered(self, commands: Commands) -> Pipeline | Followed | Recorded:
+    async def _answered(self, commands: Commands) -> Pipeline | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return await self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -97,34 +97,24 @@ class AsyncStore(BaseStore[AsyncWire]):
                 found.take_result(result)
         return found
 
-    async def _piped(self, commands: Commands) -> Pipeline | Followed:
-        follower = self.follower
-        if follower is None or not follower.is_resizing:
-            pipeline = await self._sent(commands)
-            if follower is None or not follower.is_outdated(pipeline.answers):
-                return pipeline
-        steps = follower.run(commands)
+    async def _piped(self, commands: Commands) -> Pipeline:
+        rounds = self._rounds(commands)
         try:
-            asked = next(steps)
             while True:
-                asked = steps.send((await self._sent(asked)).answers)
+                await self._sent(next(rounds))
         except StopIteration as done:
-            return Followed(done.value)
+            return done.value  # type: ignore[no-any-return]
 
-    async def _sent(self, commands: Commands) -> Pipeline:
-        servers, times = self._servers, self._times(commands)
-        answers = (await self._sent([*times.values()])).answers if times else ()
-        pipeline = self._pipeline(commands, times, answers)
+    async def _sent(self, pipeline: Pipeline) -> None:
         while pipeline.left:
-            portions = servers.portions(pipeline, commands)
+            portions = self._servers.portions(pipeline)
             if len(portions) == 1:
                 await self._send(pipeline, *portions[0])
             elif portions:
                 await asyncio.gather(*(self._send(pipeline, *each) for each in portions))
             if pipeline.pause_s:
-                servers.failed()
+                self._servers.failed()
                 await asyncio.sleep(pipeline.pause_s)
-        return pipeline
 
     async def _send(self, pipeline: Pipeline, wire: AsyncWire, portion: Portion) -> None:
         try:
@@ -285,7 +275,7 @@ class Store(BaseStore[Wire]):
         """Replies and errors, as `AsyncStore.run_each` returns them."""
         return self._answered(commands).answers
 
-    def _answered(self, commands: Commands) -> Pipeline | Followed | Recorded:
+    def _answered(self, commands: Commands) -> Pipeline | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -301,28 +291,19 @@ class Store(BaseStore[Wire]):
                 found.take_result(result)
         return found
 
-    def _piped(self, commands: Commands) -> Pipeline | Followed:
-        follower = self.follower
-        if follower is None or not follower.is_resizing:
-            pipeline = self._sent(commands)
-            if follower is None or not follower.is_outdated(pipeline.answers):
-                return pipeline
-        steps = follower.run(commands)
+    def _piped(self, commands: Commands) -> Pipeline:
+        rounds = self._rounds(commands)
         try:
-            asked = next(steps)
             while True:
-                asked = steps.send(self._sent(asked).answers)
+                self._sent(next(rounds))
         except StopIteration as done:
-            return Followed(done.value)
+            return done.value  # type: ignore[no-any-return]
 
-    def _sent(self, commands: Commands) -> Pipeline:
-        servers, times = self._servers, self._times(commands)
-        answers = self._sent([*times.values()]).answers if times else ()
-        pipeline = self._pipeline(commands, times, answers)
+    def _sent(self, pipeline: Pipeline) -> None:
         while pipeline.left:
             # All servers have their portion before the replies of the first are read.
             sent: list[tuple[Portion, Iterable[Any]]] = []
-            for wire, portion in servers.portions(pipeline, commands):
+            for wire, portion in self._servers.portions(pipeline):
                 try:
                     replies: Iterable[Any] = wire.replies(
                         pipeline.requests(portion), pipeline.wait_s
@@ -336,9 +317,8 @@ class Store(BaseStore[Wire]):
                 except (RedisError, OSError) as exc:
                     pipeline.lost(portion, exc)
             if pipeline.pause_s:
-                servers.failed()
+                self._servers.failed()
                 time.sleep(pipeline.pause_s)
-        return pipeline
 
     def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """Run a call to its end, as `AsyncStore.complete` does."""
