@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
+from delaybridge.errors import StoreDenied, StoreError, StoreFull, StoreMisnamed, StoreUnavailable
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement
@@ -195,6 +195,7 @@ def _refused(names: Sequence[str], answers: Sequence[Any], namespace: str) -> It
 
 def _lacked(names: Sequence[str], answers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     still_subscribed = False  # then Redis refuses all else
+    takes_writes = not any(isinstance(each, StoreFull) for each in answers)  # else keys are missing
     for name, reply in zip(names, answers, strict=True):
         if isinstance(reply, StoreMisnamed):
             raise reply
@@ -202,7 +203,7 @@ def _lacked(names: Sequence[str], answers: Sequence[Any]) -> Iterator[tuple[str,
         if is_denied or _is_unknown(reply):
             still_subscribed |= name in ("UNSUBSCRIBE", "SUNSUBSCRIBE")
             # A script fails for a command that it may not call: that is tried by itself.
-            if is_denied or not (name == "EVALSHA" or still_subscribed):
+            if is_denied or (takes_writes and not (name == "EVALSHA" or still_subscribed)):
                 yield name, reply
 
 
