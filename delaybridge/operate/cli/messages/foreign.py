@@ -84,7 +84,7 @@ def _check(url: str, system: str, to: str, removes: bool) -> None:
         found = str(exc)
     if found != kind:
         raise refused("URL", f"{system} is read from a {kind}; give {_FORMS[kind]}")
-    if unknown := set(re.findall(r"{(.*?)}", to)) - {"queue", "name"}:
+    if unknown := set(re.findall(r"{([^{}]*)}", to)) - {"queue", "name"}:
         raise refused("--to", f"{{{unknown.pop()}}} is unknown; there are {{queue}} and {{name}}")
     if clearing and not to:
         raise refused("--to", "missing; say where messages go, as --to 'rabbitmq:/{queue}'")

@@ -137,7 +137,8 @@ def _operation(
         found["parameters"] = parameters
     if endpoint.body is not None:
         content = {media_of(endpoint.body): {"schema": schema_of[id(endpoint.body)]}}
-        found["requestBody"] = {"required": True, "content": content}
+        is_required = endpoint.body is not bytes  # no lines are no error
+        found["requestBody"] = {"required": is_required, "content": content}
     return found
 
 

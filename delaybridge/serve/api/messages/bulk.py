@@ -123,7 +123,7 @@ def _add(name: str, noun: str, word: str) -> None:
     """The route of a row whose first argument are messages: a job applies it."""
     row, verb = TABLE[name], word.removesuffix("_many")
     base = BulkOver if "spread_ms" in inspect.signature(row.call).parameters else Bulk
-    body = body_of(row, f"Bulk{verb.title()}", base)
+    body = body_of(row, f"Bulk{verb.title()}{'Dead' if noun == 'dead' else ''}", base)
     further = [name for name in body.__struct_fields__ if name not in base.__struct_fields__]
 
     async def handler(call: Call) -> Reply:

@@ -63,7 +63,7 @@ def add_changes(routes: Routes, noun: str, *, whole: bool = False) -> None:
 
 def _add(routes: Routes, name: str, request: str, text: str) -> None:
     row = TABLE[name]
-    body = body_of(row, f"{row.name.title()}Message")
+    body = body_of(row, f"{row.name.title()}{'Dead' if name.startswith('dead.') else ''}Message")
 
     async def handler(call: Call) -> ChangedMessage:
         id, given = call.path["id"], msgspec.structs.asdict(call.body) if body else {}
