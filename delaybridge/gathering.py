@@ -5,6 +5,7 @@ Scripts and `Accepted.when` have them as a word: `~QUIET:LONGEST` or `^EVERY`, i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -75,29 +76,21 @@ def _span(value: Span, name: str, most_ms: int) -> int:
     return found_ms
 
 
-def gathering_of(
-    debounce: str | None = None,
-    throttle: str | None = None,
-    *,
-    quiet: Span | None = None,
-    longest: Span | None = None,
-    every: Span | None = None,
-    prefix: str = "",
-) -> Gathering | None:
-    """The gathering that fields ask for, None without a key; MessageError names the field at fault.
+FIELDS = ("debounce", "throttle", "quiet", "longest", "every")
+"""What messages of other forms have for a gathering: its key, and its spans."""
 
-    debounce, throttle: keys. prefix: of the names in errors.
-    """
-    home = "debounce" if debounce is not None else "throttle"
-    spans = {"quiet": quiet, "longest": longest, "every": every}
-    given = {name: value for name, value in spans.items() if value is not None}
-    key = throttle if debounce is None else debounce
+
+def gathering_of(fields: Mapping[str, Any], prefix: str = "") -> Gathering | None:
+    """The gathering that these fields ask for, None without a key; MessageError names the field at
+    fault, with this prefix."""
+    given = {name: fields[name] for name in FIELDS if fields.get(name) is not None}
+    debounce, throttle = given.pop("debounce", None), given.pop("throttle", None)
     if debounce is not None and throttle is not None:
         raise MessageError("time_ambiguous", f"{prefix}throttle", "given with debounce; give one")
     for name in given:
-        own = "throttle" if name == "every" else "debounce"
-        if own != home or key is None:
-            raise MessageError("bad_time", f"{prefix}{name}", f"only with {prefix}{own}: give that")
-    if key is None:
-        return None
-    return Debounce(key, **given) if home == "debounce" else Throttle(key, **given)
+        key, of = (throttle, "throttle") if name == "every" else (debounce, "debounce")
+        if key is None:
+            raise MessageError("bad_time", f"{prefix}{name}", f"only with {prefix}{of}: give that")
+    if debounce is not None:
+        return Debounce(debounce, **given)
+    return None if throttle is None else Throttle(throttle, **given)

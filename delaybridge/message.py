@@ -251,10 +251,6 @@ class GatheredRecord(TenantRecord, array_like=True, frozen=True, gc=False):
         return f"{super().given_id(id, due_ms)}@{due_ms}"
 
 
-class _AnyPlan(GatheredRecord, array_like=True, frozen=True, gc=False):
-    retry: Any = None  # a plan that is invalid is ignored, whose message it is never
-
-
 def planned(
     record: Record, plan: MessagePlan | None, tenant: str = "", gathering: Gathering | None = None
 ) -> Record:
@@ -269,12 +265,11 @@ def planned(
 
 
 encode_record = msgspec.msgpack.Encoder().encode
+_TEN_ITEMS, _MORE_ITEMS = 0x9A, 0x9B  # the first byte of such an array
+_KINDS = {_TEN_ITEMS - 1: PlannedRecord, _TEN_ITEMS: TenantRecord, _MORE_ITEMS: GatheredRecord}
+_PLAN = 8  # its place
 _decoder = msgspec.msgpack.Decoder(Record)
-_planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)
-_tenant_decoder = msgspec.msgpack.Decoder(TenantRecord)
-_gathered_decoder = msgspec.msgpack.Decoder(GatheredRecord)
-_any_plan_decoder = msgspec.msgpack.Decoder(_AnyPlan)
-_EIGHT_ITEMS, _TEN_ITEMS = 0x98, 0x9A  # the first byte of such an array
+_decoders = {items: msgspec.msgpack.Decoder(kind) for items, kind in _KINDS.items()}
 ELEVEN_ITEMS = b"\x9b"
 UNTIL_BYTES = 9  # of the eleventh item, always a float
 TENANT_BYTES = 1 + TENANT_CHARS + UNTIL_BYTES  # of a record's end: they hold the tenant's name
@@ -283,19 +278,14 @@ TENANT_BYTES = 1 + TENANT_CHARS + UNTIL_BYTES  # of a record's end: they hold th
 def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
-        if data[0] >= _TEN_ITEMS:
-            decoder = _gathered_decoder if data[0] > _TEN_ITEMS else _tenant_decoder
-            with suppress(msgspec.ValidationError):
-                return decoder.decode(data)
-            kept = msgspec.structs.asdict(_any_plan_decoder.decode(data)) | {"retry": None}
-            if decoder is _gathered_decoder:
-                return GatheredRecord(**kept)
-            del kept["until_ms"]
-            return TenantRecord(**kept)
-        if data[0] > _EIGHT_ITEMS:
-            with suppress(msgspec.ValidationError):
-                return _planned_decoder.decode(data)
-        return _decoder.decode(data)
+        items = min(data[0], _MORE_ITEMS)
+        if items not in _KINDS:
+            return _decoder.decode(data)
+        with suppress(msgspec.ValidationError):
+            return _decoders[items].decode(data)  # type: ignore[no-any-return]
+        kept = msgspec.msgpack.decode(data, type=list)
+        kept[_PLAN] = None
+        return msgspec.convert(kept, _KINDS[items])  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as exc:
         raise DecodeError("undecodable", "record", str(exc)) from None
 

@@ -22,7 +22,7 @@ from delaybridge import times
 from delaybridge.amqp.encoding import utf8
 from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, nearest, quoted
-from delaybridge.gathering import Gathering, gathering_of
+from delaybridge.gathering import FIELDS, Gathering, gathering_of
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -107,8 +107,8 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
         parts[part] = read(value, name)
     plan = {name: parts.pop(name) for name in _OF_PLAN & parts.keys()}
     retry = MessagePlan(**plan) if plan else None
-    gathered = {name: parts.pop(name) for name in _OF_GATHERING & parts.keys()}
-    gathering = gathering_of(**gathered, prefix=RESERVED_PREFIX) if gathered else None
+    gathered = {name: parts.pop(name) for name in FIELDS if name in parts}
+    gathering = gathering_of(gathered, RESERVED_PREFIX) if gathered else None
     return _consistent(Instructions(**parts, near_miss=near_miss, retry=retry, gathering=gathering))
 
 
@@ -336,6 +336,5 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-every": ("every", _span),
 }
 _OF_PLAN = {"max_attempts", "base_ms"}
-_OF_GATHERING = {"debounce", "throttle", "quiet", "longest", "every"}
 INSTRUCTIONS = frozenset(_READERS)
 """Names of the headers that are read."""

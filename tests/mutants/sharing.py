@@ -15,7 +15,7 @@ MUTANTS = [
     ),
     Mutant(
         "tenants: an invalid plan takes the tenant", "delaybridge/message.py",
-        "if data[0] >= _TEN_ITEMS:", "if False:",
+        "kept[_PLAN] = None", "kept = kept[:_PLAN]",
         "a message is delivered with its tenant in front of its id",
         _UNIT,
     ),

@@ -16,6 +16,7 @@ from typing import Any
 
 from delaybridge.amqp.connection import WireConnection, close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
+from delaybridge.gathering import FIELDS
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
@@ -29,8 +30,7 @@ _BEFORE_GATHERING = tuple(
     x-opt-delivery-delay x-opt-delivery-time
     """.split()
 )
-_OF_GATHERING = ("debounce", "quiet", "longest", "throttle", "every")
-BOUND_HEADERS = (*_BEFORE_GATHERING, *(f"delaybridge-{name}" for name in _OF_GATHERING))
+BOUND_HEADERS = (*_BEFORE_GATHERING, *(f"delaybridge-{name}" for name in FIELDS))
 """The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
 FORMER_HEADERS: tuple[tuple[str, ...], ...] = (_BEFORE_GATHERING,)
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""

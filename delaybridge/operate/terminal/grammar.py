@@ -188,7 +188,6 @@ gathering_options = options(
     option("--throttle KEY", "At once; of those that follow only the last, whose id is KEY."),
     option("--every DURATION", "With --throttle: how long later. [default: 1m]"),
 )
-GATHERING = ("debounce", "throttle", "quiet", "longest", "every")  # what these give
 by_option = option(
     "--by", "How much later or earlier than now due, as +10m or -1h.", to="by_ms", type=OFFSET
 )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 import delaybridge
-from delaybridge.gathering import gathering_of
+from delaybridge.gathering import FIELDS, gathering_of
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Failure, refused
 from delaybridge.operate.terminal.grammar import text_or_bytes
@@ -27,8 +27,8 @@ def message_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a message with headers, properties and retry plan as a client takes them."""
     plan = {field: given[field] for field in grammar.PLAN if given[field] is not None}
     # A recurring message has an `every` of its own.
-    gathered = grammar.GATHERING if "debounce" in given else ()
-    gathering = gathering_of(**{name: given[name] for name in gathered}, prefix="--")
+    gathered = FIELDS if "debounce" in given else ()
+    gathering = gathering_of(given, "--") if gathered else None
     apart = (*grammar.PLAN, *gathered)
     kept = {name: value for name, value in given.items() if name not in apart}
     kept |= {} if gathering is None else {"delay": gathering}

@@ -83,9 +83,7 @@ class NewMessage(Due, kw_only=True):
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
-        gathering = gathering_of(
-            self.debounce, self.throttle, quiet=self.quiet, longest=self.longest, every=self.every
-        )
+        gathering = gathering_of(msgspec.structs.asdict(self))
         # The same objects again, since the client recognizes a destination and a delay by identity.
         return Message(
             _same(self.destination), self._content(),
