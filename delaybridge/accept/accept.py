@@ -76,7 +76,7 @@ def accept(
         message = with_json_body(message, destination.kind)
     record = Record(
         canonical,
-        _body_bytes(message.body, destination, limits),
+        body_bytes(message.body, destination, limits),
         *encode_headers(message, destination, limits),
         key,
         partition_of(message.properties) if destination.kind == "kafka" else None,
@@ -211,7 +211,8 @@ def check_key(key: object) -> bytes | None:
     raise MessageError("bad_key", "key", f"got {type(key).__name__}; give text or bytes")
 
 
-def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes | None:
+def body_bytes(body: object, destination: Destination, limits: Limits) -> bytes | None:
+    """The body as bytes, or None; MessageError if the destination does not take it."""
     if isinstance(body, bytes):
         pass
     elif body is None:
@@ -222,9 +223,8 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
         try:
             body = body.encode()
         except UnicodeEncodeError:
-            raise MessageError(
-                "bad_body", "body", "text with a lone surrogate; give bytes"
-            ) from None
+            what = "text with a lone surrogate; give bytes"
+            raise MessageError("bad_body", "body", what) from None
     elif isinstance(body, bytearray | memoryview):
         body = bytes(body)
     elif body is msgspec.UNSET:

@@ -77,10 +77,6 @@ class Line(
     version: str = ""
     record_base64: bytes | None = None
 
-    def place(self, number: int) -> str:
-        """How errors name it, if it is the line of that number."""
-        return f"line {number}"
-
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
         id = id_as_given(self.id, self.tenant)
@@ -137,8 +133,10 @@ _decoder = msgspec.json.Decoder(Line)
 encode_line = msgspec.json.Encoder().encode
 
 
-def read_line(text: bytes, place: str) -> Line | BadLine:
-    """The line, or what is wrong with it."""
+def read_line(text: bytes | None, place: str) -> Line | BadLine:
+    """The line, or what is wrong with it. None: it is too long to be kept."""
+    if text is None:
+        return BadLine(place, "line", "too long for a message")
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

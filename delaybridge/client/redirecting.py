@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from delaybridge.accept.accept import check_key
-from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Requests, traced
+from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Named, Requests, traced
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.message import State
 from delaybridge.store.messages.rewriting import RedirectAnswer
-from delaybridge.store.messages.selection import PENDING, Selected
+from delaybridge.store.messages.selection import PENDING
 from delaybridge.store.protocol.verbs import Steps
 
 _DEAD = (State.DEAD,)
@@ -46,14 +47,9 @@ class RedirectVerbs(Requests):
 
     @verb(Scope.WRITE, "Redirect many messages", is_audited=True, states=PENDING)
     def redirect_many(
-        self,
-        messages: Iterable[str | Selected],
-        *,
-        to: str,
-        bound_for: str | None = None,
-        key: Key = None,
-        dry_run: bool = False,
-    ) -> Steps[list[RedirectAnswer]]:
+        self, messages: Iterable[Named], *, to: str, bound_for: str | None = None,
+        key: Key = None, dry_run: bool = False,
+    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
         """Redirect many messages at once; arguments as for `redirect` and `cancel_many`.
 
         Returns:
@@ -69,42 +65,32 @@ class DeadRedirectVerbs(Requests):
 
     @verb(Scope.WRITE, "Redirect a dead message", unknown=NOT_DEAD, states=_DEAD, is_batched=True)
     def redirect(
-        self, id: str, *, to: str, bound_for: str | None = None, kick: bool = False, key: Key = None
+        self, id: str, *, to: str, bound_for: str | None = None, key: Key = None
     ) -> Steps[RedirectAnswer]:
-        """Give a dead message another destination; it stays dead unless it is kicked.
+        """Give a dead message another destination; it stays dead until it is kicked.
 
         Args:
             id, to, bound_for, key: as for `client.redirect`.
-            kick: bring it back as well, due now.
 
         Returns:
             `redirected`, `redirected_maybe_delivered`, `refused`, `changed` or `unreadable` as for
             `client.redirect`; `in_flight` or `unknown` as for `kick`.
         """
-        many = self._calls.redirect_many
-        own = check_key(key)
-        return _first(many([self._id(id)], to, own, bound_for=bound_for, is_dead=True, kick=kick))
+        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True}
+        return _first(self._calls.redirect_many([self._id(id)], to, check_key(key), **how))
 
     @verb(Scope.WRITE, "Redirect many dead messages", is_audited=True, states=_DEAD)
     def redirect_many(
-        self,
-        messages: Iterable[str | Selected],
-        *,
-        to: str,
-        bound_for: str | None = None,
-        kick: bool = False,
-        key: Key = None,
-        dry_run: bool = False,
-    ) -> Steps[list[RedirectAnswer]]:
+        self, messages: Iterable[Named], *, to: str, bound_for: str | None = None,
+        key: Key = None, dry_run: bool = False,
+    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
         """Redirect many dead messages at once; arguments as for `redirect` and `cancel_many`.
 
         Returns:
             The answer of `redirect` for each, in their order.
         """
-        return self._calls.redirect_many(
-            self._named(messages), to, check_key(key), bound_for=bound_for, is_dead=True, kick=kick,
-            dry=dry_run,
-        )  # fmt: skip
+        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True, "dry": dry_run}
+        return self._calls.redirect_many(self._named(messages), to, check_key(key), **how)
 
 
 def _first(steps: Steps[list[RedirectAnswer]]) -> Steps[RedirectAnswer]:

@@ -20,15 +20,7 @@ from redis.exceptions import RedisError
 from delaybridge.carry.line import BadLine, Line
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.foreign.redis_source import Lines, Member, RedisSource
-from delaybridge.foreign.source import (
-    PendingLine,
-    Source,
-    SourceError,
-    failures,
-    marks,
-    read,
-    since,
-)
+from delaybridge.foreign.source import PendingLine, Source, SourceError, failures, read
 from delaybridge.message import RESERVED_PREFIX, Destination
 from delaybridge.times import at_ms
 
@@ -71,7 +63,8 @@ class CeleryRedis(RedisSource):
     def page(self, key: bytes, queue: str, members: list[Member]) -> Lines:
         """The tasks in these envelopes."""
         for raw, field in members:
-            yield read(key, field or since(b'"id"', raw), self._task, queue, raw, (key, field, raw))
+            name = field or raw[max(0, raw.find(b'"id"')) :]
+            yield read(key, name, self._task, queue, raw, (key, field, raw))
 
     def _task(self, queue: str, raw: bytes, mark: Any) -> Line | None:
         envelope = json.loads(raw)
@@ -87,11 +80,11 @@ class CeleryRedis(RedisSource):
         fields = {"body_base64": content, "properties": kept, "mark": mark}
         return task(self, headers, queue, f"kombu:{queue}", **fields)
 
-    def remove(self, lines: Sequence[Line]) -> None:
+    def remove(self, marks: Sequence[Any]) -> None:
         """Exactly these envelopes, in one transaction."""
         with failures(RedisError):
             pipeline = self.redis.pipeline()
-            for key, field, raw in marks(lines):
+            for key, field, raw in marks:
                 if field is None:
                     pipeline.lrem(key, -1, raw)
                     self.gone[key] += 1
@@ -156,16 +149,14 @@ class CeleryRabbitMQ(Source):
             key, queue = method.routing_key, method.routing_key[2 * _LEVELS :]
         sent = {n: v for n, v in vars(given).items() if v is not None and n not in _NOT_SENT}
         kept = {name: v for name, v in headers.items() if not name.startswith(_BROKERS)}
-        to, mark = (
-            Destination("rabbitmq", "rabbitmq", exchange, key),
-            (channel, method.delivery_tag),
-        )
-        return task(self, kept, queue, str(to), body_base64=body, properties=sent, mark=mark)
+        to = str(Destination("rabbitmq", "rabbitmq", exchange, key))
+        mark = channel, method.delivery_tag
+        return task(self, kept, queue, to, body_base64=body, properties=sent, mark=mark)
 
-    def remove(self, lines: Sequence[Line]) -> None:
+    def remove(self, marks: Sequence[Any]) -> None:
         """Acknowledge them, each on the channel that has it."""
         with failures(*_ERRORS):
-            for channel, tag in marks(lines):
+            for channel, tag in marks:
                 channel.basic_ack(tag)
             self._connection.process_data_events(0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,10 +11,11 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.carry.line import BadLine, Line
-from delaybridge.foreign.source import PAGE, Source, failures, place_of
+from delaybridge.foreign.source import Source, failures, place_of
 from delaybridge.store.redis.redis_client import connect
 
 TIMEOUT_S = 15.0
+_PAGE = 100  # entries in memory at a time: some systems allow bodies of megabytes
 Lines = Iterator[Line | BadLine | None]
 """None stands for what is not wanted."""
 Member = tuple[bytes, Any]
@@ -43,7 +44,7 @@ class RedisSource(Source):
             for key, queue in self.keys():
                 try:
                     members = self._members(key)
-                    while some := list(islice(members, PAGE)):
+                    while some := list(islice(members, _PAGE)):
                         yield from filter(None, self.page(key, queue, some))
                 except ResponseError as exc:
                     yield BadLine(place_of(key), "key", str(exc))
@@ -51,21 +52,21 @@ class RedisSource(Source):
     def _members(self, key: bytes) -> Iterator[Member]:
         kind, taken = self.redis.type(key), 0
         if kind == b"hash":
-            yield from ((value, field) for field, value in self.redis.hscan_iter(key, count=PAGE))
+            yield from ((value, field) for field, value in self.redis.hscan_iter(key, count=_PAGE))
         elif kind == b"list":  # from the end, where the oldest are, and from where some are removed
-            while some := self.redis.lrange(key, (end := self.gone[key] - taken) - PAGE, end - 1):
+            while some := self.redis.lrange(key, (end := self.gone[key] - taken) - _PAGE, end - 1):
                 taken += len(some)
                 yield from ((each, None) for each in reversed(some))
         else:
-            while some := self.redis.zrange(key, taken, taken + PAGE - 1, withscores=True):
+            while some := self.redis.zrange(key, taken, taken + _PAGE - 1, withscores=True):
                 taken += len(some)
                 yield from some
 
-    def together(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The replies to commands in one round trip; an error among them is one."""
+    def hashes(self, base: bytes, members: list[Member], fields: Sequence[str]) -> list[Any]:
+        """These fields of the hash of each member; an error if that is of another type."""
         pipeline = self.redis.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
+        for id, _ in members:
+            pipeline.hmget(base + id, fields)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
 

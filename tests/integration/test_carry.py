@@ -197,7 +197,7 @@ def test_bad_lines_are_told_and_hinder_no_other(make_client: Make) -> None:
     ]
     run = carry(target, lines, tell=told.append)
     wanted = {f"line {n}": field for n, (_, field) in enumerate(texts, 1) if field}
-    found = {each.place: each.field for each in told}
+    found = {each.place.partition(",")[0]: each.field for each in told}
     assert found.keys() == wanted.keys()
     assert [place for place, field in wanted.items() if field not in found[place]] == []
     assert run.counts == {"created": 2, "bad": 14, "conflict": 1}
@@ -217,7 +217,7 @@ def test_a_dry_run_stores_nothing_and_says_what_goes_where(make_client: Make) ->
     assert target.get("b") is None
     bound = run.bound["memory:q"]
     dues = sorted(each.due_ms or 0 for each in lines)
-    assert (bound.messages, [bound.first_ms, bound.last_ms]) == (2, dues[1:])
+    assert bound == (2, dues[1], dues[2])
 
 
 @pytest.mark.slow_with("mariadb*", "sqlite*")
@@ -261,11 +261,9 @@ def test_the_commands_move_messages_without_a_loss(
     assert into(str(file), "--receipt", str(receipt)).err == "3 created\n"
     with receipt.open("ab") as cut:
         cut.write(b'{"line": 4, "id"')  # a crash
-    again = into(str(file), "--receipt", str(receipt))
-    assert (again.code, again.err) == (0, "3 skipped\n")
+    assert "--receipt" in into(str(file), "--receipt", str(receipt)).err
+    assert into(str(file), "--after", "1").err == "2 duplicate\n"
     assert into("-", stdin=f"{text}junk\n".encode()).code == 6
-    other = into("-", "--receipt", str(receipt), stdin=text.replace('"m', '"n').encode())
-    assert "--receipt" in other.err
     source.reschedule("m1", delay="2h")
     cancelled = run("message", "cancel", "--from-file", str(receipt), "--yes")
     assert cancelled.code == 6

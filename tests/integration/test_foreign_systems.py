@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,18 +19,10 @@ from tests.rigs.bridge import ROOT
 from tests.rigs.celery_team import APP, Team, Workers
 from tests.rigs.command_line import Result, Run
 from tests.servers.clients import PROGRAMS
-from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.slow
 HOUR_MS = 3_600_000
 TO = "rabbitmq:{queue}/{name}"
-
-
-@pytest.fixture
-def own_redis() -> Iterator[str]:
-    """A Redis that has no other system's keys."""
-    with RedisServer() as server:
-        yield server.url
 
 
 def ran(*command: str, **options: Any) -> str:
@@ -77,42 +68,6 @@ def test_what_bullmq_has_stored(
             ("rabbitmq:retries/fails", 1, job("retries", "1", "fails", 1, data=fails))
         ),
     }
-
-
-def test_what_asynq_has_stored(
-    tmp_path: Path, redis_url: str, namespace: str, run: Run, caller: Client
-) -> None:
-    if not shutil.which("go"):
-        pytest.skip("go is not installed")
-    shutil.copytree(PROGRAMS / "asynq", tmp_path / "asynq")
-    ran("go", "run", "-mod=readonly", ".", redis_url, namespace, cwd=tmp_path / "asynq")
-    asked = ("message", "import", redis_url, "--from", "asynq", "--queue", namespace, "--to", TO)
-    assert run("--json", *asked).code == 0
-    of, to = f"asynq:{namespace}:", f"rabbitmq:{namespace}/"
-    welcome = job(namespace, "own:id", "mail:welcome", data={"to": "\xe4"})
-    assert bodies(caller) == {
-        f"{of}own:id": (f"{to}mail:welcome", 1, welcome),
-        f"{of}image": (f"{to}image", 2, job(namespace, "image", "image", data_base64="AP8=")),
-        f"{of}fails": (f"{to}fails", 1, job(namespace, "fails", "fails", 1, data=3)),
-    }
-    image = caller.get(f"{of}image")
-    assert image is not None and dict(image.headers) == {"trace": "t1"}
-
-
-def test_what_sidekiq_has_stored(own_redis: str, run: Run, caller: Client) -> None:
-    if subprocess.run(["ruby", "-e", "require 'sidekiq'"], capture_output=True).returncode:
-        pytest.skip("the gem sidekiq is not installed; Debian: ruby-sidekiq")
-    ran("ruby", str(PROGRAMS / "pending_sidekiq.rb"), own_redis)
-    assert run("--json", "message", "import", own_redis, "--from", "sidekiq", "--to", TO).code == 0
-    found = {body["id"]: (to, hours, body) for to, hours, body in bodies(caller).values()}
-    to, hours, body = found.pop("fails")
-    assert (to, hours, body) == (
-        ("rabbitmq:default/Welcome", 0, job("default", "fails", "Welcome", 1, data=[1]))
-    )
-    assert sorted((to, hours, body["data"]) for to, hours, body in found.values()) == [
-        ("rabbitmq:default/Welcome", 1, ["\xe4", {"n": 1}]),
-        ("rabbitmq:low/Welcome", 2, [2**70, 1.5]),
-    ]
 
 
 @pytest.fixture(params=["rabbitmq", "kombu"])

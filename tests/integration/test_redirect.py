@@ -161,7 +161,7 @@ def buried(client: Client, world: World, *ids: str, delay: str = "15m") -> None:
     world.run(owner.bucket.bury(owner.token, TTL_MS, dead))
 
 
-def test_a_dead_message_stays_dead_unless_it_is_kicked(client: Client, world: World) -> None:
+def test_a_dead_message_stays_dead_until_it_is_kicked(client: Client, world: World) -> None:
     buried(client, world, "a", "b")
     before = client.get("a", key="k")
     assert client.redirect("a", to="memory:r", key="k") == "dead"
@@ -172,7 +172,8 @@ def test_a_dead_message_stays_dead_unless_it_is_kicked(client: Client, world: Wo
     fields = (each for each in before.__slots__ if each != "destination")
     assert [name for name in fields if getattr(after, name) != getattr(before, name)] == []
     assert (after.state, after.reason, after.attempts) == (State.DEAD, "why", 1)
-    assert client.dead.redirect("b", to="memory:r", kick=True) == "redirected"
+    assert client.dead.redirect("b", to="memory:r") == "redirected"
+    assert client.dead.kick("b") == "kicked"
     found = client.get("b", key="k")
     assert found is not None
     assert (found.state, found.destination, found.attempts) == (State.DELAYED, "memory:r", 0)

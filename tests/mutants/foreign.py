@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_CELERY, _JOBS = "delaybridge/foreign/celery.py", "delaybridge/foreign/jobs.py"
+_CELERY, _JOBS = "delaybridge/foreign/celery.py", "delaybridge/foreign/bullmq.py"
 _OF_CELERY = "tests/integration/test_foreign_celery.py"
 
 MUTANTS = [

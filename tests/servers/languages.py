@@ -32,7 +32,7 @@ DEBIAN = {
     "javac": ["default-jdk-headless"],
     "mvn": ["maven"],
     "php": ["php-cli", "php-amqplib", "php-mbstring"],
-    "ruby": ["ruby", "ruby-bunny", "ruby-sidekiq"],
+    "ruby": ["ruby", "ruby-bunny"],
 }
 QUIET_JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
 

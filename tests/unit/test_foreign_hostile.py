@@ -10,34 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.carry.line import BadLine, Line
+from delaybridge.foreign.bullmq import BullMQ
 from delaybridge.foreign.celery import CeleryRedis
-from delaybridge.foreign.jobs import Asynq, BullMQ, Sidekiq
 from delaybridge.foreign.redis_source import RedisSource
-from tests.rigs.foreign_forms import TASK
 
 WORDS = st.sampled_from(
-    ["jid", "class", "args", "queue", "retry_count", "wrapped", "headers", "properties", "body"]
-    + ["task", "id", "eta", "content-type", "content-encoding", "body_encoding", "x"]
+    ["headers", "properties", "body", "task", "id", "eta", "content-type", "content-encoding"]
+    + ["body_encoding", "x"]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=9,
 )
-CUT = st.builds(
-    lambda at, byte, end: TASK[:at] + bytes([byte]) + TASK[at + 1 : end],
-    st.integers(0, len(TASK)), st.integers(0, 255), st.integers(0, len(TASK)),
-)  # fmt: skip
-BYTES = st.binary(max_size=40) | CUT | JSON.map(lambda value: json.dumps(value).encode())
+BYTES = st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode())
 SCORES = st.floats()
 
 
 PLACES = [
-    (Sidekiq, b"schedule", ""),
     (CeleryRedis, b"queue", "queue"),
     (CeleryRedis, b"unacked", ""),
     (BullMQ, b"bull:queue:delayed", "queue"),
-    (Asynq, b"asynq:{queue}:retry", "queue"),
 ]
 
 
@@ -50,7 +43,7 @@ def test_an_entry_is_a_line_or_a_fault(
     source = kind("redis://127.0.0.1:1", "kafka:{queue}", (), "")
     row = st.lists(BYTES | st.none(), min_size=6, max_size=6) if kind is BullMQ else st.none()
     replies = [data.draw(row) if kind is BullMQ else each for _, _, each in entries]
-    source.together = lambda *_: replies  # type: ignore[method-assign]
+    source.hashes = lambda *_: replies  # type: ignore[method-assign]
     marks = {b"queue": [None] * 3, b"unacked": [b"tag"] * 3}.get(key)
     members = [(raw, marks[0] if marks else score) for raw, score, _ in entries]
     if key == b"unacked":

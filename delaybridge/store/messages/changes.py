@@ -23,9 +23,10 @@ _Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer] | RedisCommand[
 _UNDECODABLE = "undecodable"
 # If one id is in several buckets (under several keys), the answer that comes first here counts.
 ANSWER_PRECEDENCE = (
-    Answer.IN_FLIGHT, Answer.CANCELLED_MAYBE_DELIVERED, Answer.RESCHEDULED_MAYBE_DELIVERED,
+    Answer.IN_FLIGHT, Answer.CHANGED, Answer.CANCELLED_MAYBE_DELIVERED,
+    Answer.RESCHEDULED_MAYBE_DELIVERED,
     Answer.REDIRECTED_MAYBE_DELIVERED, Answer.CANCELLED, Answer.RESCHEDULED, Answer.REPLACED,
-    Answer.REDIRECTED, Answer.KICKED, Answer.DISCARDED, Answer.REFUSED, Answer.CHANGED,
+    Answer.REDIRECTED, Answer.KICKED, Answer.DISCARDED, Answer.REFUSED,
     Answer.UNREADABLE, Answer.DEAD, Answer.FOREIGN, Answer.UNKNOWN,
 )  # fmt: skip
 

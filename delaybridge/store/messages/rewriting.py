@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import DecodeError, MessageError
-from delaybridge.message import Answer, OnConflict, Record, State, destination_text
-from delaybridge.store.messages.changes import ANSWER_PRECEDENCE, Changes, Named
-from delaybridge.store.messages.redirect_to import Redirection
+from delaybridge.message import Answer, OnConflict, State, destination_text
+from delaybridge.store.messages.changes import Changes, Named, furthest
+from delaybridge.store.messages.redirect_to import new_destination, redirected, with_fields
 from delaybridge.store.messages.selection import Selected
 from delaybridge.store.namespace.rules import covers, place_of
 from delaybridge.store.protocol.bucket import Bucket
@@ -29,13 +29,12 @@ from delaybridge.store.protocol.record import (
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 
-_TTL = Record.__struct_fields__.index("ttl_ms")
 _TRIES = 5  # of a touch, while others change the message
 _DONE = (Answer.REPLACED, Answer.CREATED)  # the second: the call was sent again
 _GOOD = (Answer.REDIRECTED, Answer.REDIRECTED_MAYBE_DELIVERED)
 # Makes the new payload of a message, and notes of what is left out; None: it is not one of those
 # that are meant. DecodeError, MessageError.
-_Remake = Callable[[str, bytes], tuple[bytes, Sequence[str]] | None]
+_Remake = Callable[[bytes], tuple[bytes, Sequence[str]] | None]
 
 
 class RedirectAnswer(str):
@@ -55,17 +54,12 @@ class RedirectAnswer(str):
 
 
 class _Read(NamedTuple):
-    """A message that was read. place: in the call. payload: the new one; empty: it stays.
-
-    answer: why it stays; None: it has already what it is to have.
-    """
+    """A message that was read. place: in the call. payload: what it is to become."""
 
     place: int
     bucket: Bucket
     row: Row
-    payload: bytes = b""
-    notes: Sequence[str] = ()
-    answer: Answer | None = None
+    payload: bytes
 
     def replace(self, stamp: bytes) -> RedisCommand[Answer]:
         """Replace the one that was read; of a dead one place, reason and attempts stay."""
@@ -82,20 +76,19 @@ class _Read(NamedTuple):
             asked = bucket.schedule([(stamp, new)], OnConflict.REPLACE, reach=reach)
 
         def parse(reply: Any) -> Answer:
-            answers = asked.parse(reply)
-            if not answers:
-                return Answer.UNKNOWN  # the namespace was wiped
-            answer: Any = answers[0] if row.state is State.DEAD else answers[0][0]
+            (answer,) = asked.parse(reply) or [Answer.UNKNOWN]  # the namespace was wiped
+            answer = answer[0] if isinstance(answer, tuple) else answer
             if answer is Answer.FOREIGN:
                 return Answer.IN_FLIGHT if row.is_given else Answer.CHANGED
-            return Answer.REPLACED if answer in _DONE else Answer(answer)
+            return Answer.REDIRECTED if answer in _DONE else Answer(answer)
 
-        return RedisCommand(asked.name, asked.keys, asked.args, parse)
+        return replace(asked, parse=parse)
 
-    def tried(self) -> RedisCommand[bool]:
+    def is_maybe(self) -> RedisCommand[bool]:
         """Whether an earlier publish may have been delivered; the note outlives a replace."""
-        parse = lambda reply: parse_tried(reply or b"").maybe_delivered  # noqa: E731
-        return plain("HGET", self.bucket.key("attempts"), self.row.id, parse=parse)
+        key, before = self.bucket.key("attempts"), self.row.tried
+        parse = lambda reply: before.maybe_delivered or parse_tried(reply or b"").maybe_delivered  # noqa: E731
+        return plain("HGET", key, self.row.id, parse=parse)
 
 
 class Rewriting(Changes):
@@ -113,7 +106,7 @@ class Rewriting(Changes):
 
         Whatever changes in between is read again; in the end it counts as in flight.
         """
-        remake = partial(_with_ttl, ttl_ms)
+        remake: _Remake = lambda payload: (with_fields(payload, ttl_ms=ttl_ms), ())  # noqa: E731
         answers: list[str] = [Answer.CHANGED] * len(messages)
         for _ in range(_TRIES):
             if left := [i for i, answer in enumerate(answers) if answer == Answer.CHANGED]:
@@ -125,113 +118,79 @@ class Rewriting(Changes):
         return [words.get(Answer(one)) or Answer(one) for one in answers]
 
     def redirect_many(
-        self,
-        messages: Sequence[Named],
-        to: str,
-        key: bytes | None,
-        *,
-        bound_for: str | None = None,
-        is_dead: bool = False,
-        kick: bool = False,
-        dry: bool = False,
-    ) -> Steps[list[RedirectAnswer]]:
+        self, messages: Sequence[Named], to: str, key: bytes | None, *,
+        bound_for: str | None = None, is_dead: bool = False, dry: bool = False,
+    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
         """Give each another destination, if it is still the message that was read.
 
-        bound_for: only those that go to this place now. kick: the dead ones come back then; in
-        between they are dead, and not lost. MessageError: a destination cannot exist.
+        bound_for: only those that go to this place now. MessageError: a destination cannot exist.
         """
-        redirection = Redirection(to, self.kinds, self.limits)
-        redirection.check()
+        destination = new_destination(to, self.kinds)
         place = None if bound_for is None else place_of(bound_for, self.kinds)
 
-        def remake(id: str, payload: bytes) -> tuple[bytes, Sequence[str]] | None:
+        def remake(payload: bytes) -> tuple[bytes, Sequence[str]] | None:
             if place is None or covers(place, destination_text(payload), self.kinds):
-                return redirection.payload(id, payload)
+                return redirected(payload, destination, self.kinds, self.limits)
             return None
 
-        answers = yield from self._rewrite(messages, key, remake, is_dead, dry)
-        if kick and not dry:
-            some = [i for i, one in enumerate(answers) if one.value in _GOOD]
-            kicked = yield from self.kick_many([messages[i] for i in some], [0] * len(some), key)
-            failed = zip(some, kicked, strict=True)
-            for i, answer in (each for each in failed if each[1] is not Answer.KICKED):
-                answers[i] = RedirectAnswer(answer)
-        return answers
+        return (yield from self._rewrite(messages, key, remake, is_dead, dry))
 
     def _rewrite(
-        self,
-        messages: Sequence[Named],
-        key: bytes | None,
-        remake: _Remake,
-        is_dead: bool,
+        self, messages: Sequence[Named], key: bytes | None, remake: _Remake, is_dead: bool,
         dry: bool,
-    ) -> Steps[list[RedirectAnswer]]:
+    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
         """One try; changed: it was changed after it was read."""
-        read: list[_Read] = []
+        read, notes = list[_Read](), dict[int, Sequence[str]]()
+        reading = partial(_reading, read, notes, remake, is_dead)
         look = self._each_or_quarantined if is_dead else self._each
-        reading = partial(_reading, read, remake, is_dead)
-        answers: list[Answer] = yield from look(messages, key, reading)
-        failed = {} if dry else (yield from self._replace(read))
-        maybe = (yield [each.tried() for each in read]) if read else []
-        given: dict[int, list[RedirectAnswer]] = {}
-        for n, (each, is_maybe) in enumerate(zip(read, maybe, strict=True)):
-            good = Answer.REDIRECTED_MAYBE_DELIVERED if is_maybe else Answer.REDIRECTED
-            one = failed.get(n, good) if each.answer is None else each.answer
-            given.setdefault(each.place, []).append(RedirectAnswer(one, each.notes))
-        found = {i: min(some, key=_precedence) for i, some in given.items()}
-        return [found.get(i) or RedirectAnswer(answer) for i, answer in enumerate(answers)]
-
-    def _replace(self, read: Sequence[_Read]) -> Steps[dict[int, Answer]]:
-        """Replace those that have something new; why some were not, by their places."""
-        new = [n for n, each in enumerate(read) if each.payload]
-        named = [Selected(r.row.id, r.bucket.number, r.row.state) for r in (read[n] for n in new)]
-        done = yield from self._each(named, None, lambda _b, s, _id, i: read[new[i]].replace(s))
-        return {n: one for n, one in zip(new, done, strict=True) if one is not Answer.REPLACED}
-
-
-def _precedence(answer: RedirectAnswer) -> tuple[bool, int]:
-    """What was changed meanwhile is told first, if messages under several keys have the id."""
-    return answer.value != Answer.CHANGED, ANSWER_PRECEDENCE.index(Answer(answer))
+        answers = yield from look(messages, key, reading)
+        if read and not dry:
+            named = [Selected(r.row.id, r.bucket.number, r.row.state) for r in read]
+            done = yield from self._each(named, None, lambda _b, s, _id, i: read[i].replace(s))
+            maybe = yield [each.is_maybe() for each in read]
+            found: dict[int, list[Answer]] = {}
+            for each, answer, is_maybe in zip(read, done, maybe, strict=True):
+                is_good = answer is Answer.REDIRECTED
+                found.setdefault(each.place, []).append(_GOOD[is_maybe] if is_good else answer)
+            for i, some in found.items():
+                answers[i] = furthest(some)
+        return [RedirectAnswer(answer, notes.get(i, ())) for i, answer in enumerate(answers)]
 
 
 def _reading(
-    read: list[_Read], remake: _Remake, is_dead: bool, bucket: Bucket, _: bytes, id: str, place: int
-) -> RedisCommand[Answer | None]:
-    """Read a message into `read`; else why it cannot be changed."""
+    read: list[_Read], notes: dict[int, Sequence[str]], remake: _Remake, is_dead: bool,
+    bucket: Bucket, _: bytes, id: str, place: int,
+) -> RedisCommand[Answer | None]:  # fmt: skip
+    """Read a message into `read`, if it is to become another; what the answer is until then."""
     asked: Any = bucket.get(id)
 
     def parse(reply: Any) -> Answer | None:
         row = asked.parse(reply)
-        if row is None or (row.state is not State.DEAD if is_dead else not row.record):
-            return None  # a dead message may have no record
-        if not is_dead and (row.state is State.DEAD or row.fired):
-            return Answer.DEAD if row.state is State.DEAD else Answer.IN_FLIGHT
+        answer = None if row is None else _standing(row, is_dead)
+        if row is None or answer is not Answer.REDIRECTED:
+            return answer
         try:
-            read.append(_Read(place, bucket, row, *_made(remake, row)))
+            _, payload = split_record(row.record)
+            made = remake(payload)
         except DecodeError:
             return Answer.UNREADABLE
-        return Answer.REPLACED
+        except MessageError as exc:
+            notes[place] = (str(exc),)
+            return Answer.REFUSED
+        if made is None:
+            return Answer.CHANGED
+        new, notes[place] = made
+        if new is not payload:
+            read.append(_Read(place, bucket, row, new))
+        return _GOOD[row.tried.maybe_delivered]
 
-    return RedisCommand(asked.name, asked.keys, asked.args, parse)
-
-
-def _made(remake: _Remake, row: Row) -> tuple[bytes, Sequence[str], Answer | None]:
-    """The further fields of `_Read`. DecodeError."""
-    _, payload = split_record(row.record)
-    try:
-        made = remake(row.id, payload)
-    except MessageError as exc:
-        return b"", (str(exc),), Answer.REFUSED
-    if made is None:
-        return b"", (), Answer.CHANGED
-    new, notes = made
-    return b"" if new is payload else new, notes, None
+    return replace(asked, parse=parse)
 
 
-def _with_ttl(ttl_ms: int | None, _: str, payload: bytes) -> tuple[bytes, Sequence[str]]:
-    try:
-        items = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
-        items[_TTL] = msgspec.Raw(msgspec.msgpack.encode(ttl_ms))
-    except (msgspec.MsgspecError, IndexError) as exc:
-        raise DecodeError("undecodable", "record", str(exc)) from None
-    return msgspec.msgpack.encode(items), ()
+def _standing(row: Row, is_dead: bool) -> Answer | None:
+    """`redirected` if it can be changed. is_dead: dead ones are meant, which may have no record."""
+    if row.state is not State.DEAD if is_dead else not row.record:
+        return None
+    if row.state is State.DEAD:
+        return Answer.REDIRECTED if is_dead else Answer.DEAD
+    return Answer.IN_FLIGHT if row.fired else Answer.REDIRECTED

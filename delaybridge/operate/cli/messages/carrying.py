@@ -11,7 +11,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ import click
 import delaybridge
 from delaybridge.errors import StoreDamaged
 from delaybridge.operate.cli.messages.foreign import foreign_options, import_from
-from delaybridge.operate.cli.messages.lines import TextLine, read_lines
+from delaybridge.operate.cli.messages.lines import read_lines
 from delaybridge.operate.cli.messages.scheduling import stdin_bytes
 from delaybridge.operate.cli.messages.targets import EXCHANGE, PENDING_STATES
 from delaybridge.operate.terminal import grammar
@@ -34,23 +34,19 @@ from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
     from delaybridge.carry.exporting import MessageExport
-    from delaybridge.carry.importing import Import, ImportedLine
+    from delaybridge.carry.importing import Import, Ready
     from delaybridge.carry.line import BadLine, Line
-    from delaybridge.carry.receipts import StoredLines
     from delaybridge.store.messages.selection import Selected
 
 _GZIP = b"\x1f\x8b"
 _STATES_HELP = "Only messages in this state; once for each state. [default: all four]"
-_STATES = option(
-    "--state", _STATES_HELP, to="states", multiple=True,
-    type=click.Choice([*PENDING_STATES, "dead"]),
-)  # fmt: skip
+_STATES = click.Choice([*PENDING_STATES, "dead"])
 
 
 @click.command("export", cls=Command)
 @grammar.destination_option
 @EXCHANGE
-@_STATES
+@option("--state", _STATES_HELP, to="states", multiple=True, type=_STATES)
 @grammar.reason_option
 @grammar.id_prefix_option
 @grammar.record_options
@@ -70,18 +66,17 @@ def export(
     from delaybridge.carry.exporting import ALL_STATES, MessageExport
     from delaybridge.store.messages.selection import Selection
 
-    chosen = {name: value for name, value in filters.items() if value}
     wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
+    chosen = {name: value for name, value in filters.items() if value}
     selection = Selection(states=wanted, is_whole=True, **chosen)
-    run = MessageExport(wanted, partial(tell, call))
-    with call.client(reads=True) as client:
+    run, damage = MessageExport(wanted, partial(tell, call)), None
+    with call.client(reads=True) as client, _written(None if dry_run else output) as write:
         if selection.destination is not None:
             client.destinations(selection.destination)  # MessageError if there can be no such one
-        pages, damage = client.select(selection), None
-        if dry_run:
-            run.counts.update(one.state.value for page in pages for one in page)
-        else:
-            damage = _write_all(call, client, run, pages, output)
+        try:
+            _write_all(call, client, run, client.select(selection), None if dry_run else write)
+        except StoreDamaged as exc:  # all buckets but this one are written
+            damage = exc
     _show_counts(call, run.counts)
     if damage is not None:
         raise damage
@@ -95,24 +90,20 @@ def _write_all(
     client: delaybridge.Client,
     run: MessageExport,
     pages: Iterable[Sequence[Selected]],
-    output: str | None,
-) -> StoreDamaged | None:
-    """The error of a damaged bucket; all others are written."""
+    write: Callable[[bytes], Any] | None,
+) -> None:
+    """Write all messages, or count them."""
     from delaybridge.carry.exporting import portions
 
-    with (
-        _written(output) as write,
-        interrupts(signal.SIGINT) as check,
-        progress(None, wanted=not call.output.json, label="export") as advance,
-    ):
-        try:
-            for some in (some for page in pages for some in portions(page)):
+    bar = progress(None, wanted=not call.output.json, label="export")
+    with interrupts(signal.SIGINT) as check, bar as advance:
+        for some in (some for page in pages for some in portions(page)):
+            if write is None:
+                run.counts.update(one.state.value for one in some)
+            else:
                 write(client.run(lambda calls, some=some: run.read(calls, some)))  # type: ignore[misc]
-                advance(len(some))
-                check()
-        except StoreDamaged as exc:
-            return exc
-    return None
+            advance(len(some))
+            check()
 
 
 @contextmanager
@@ -132,15 +123,15 @@ def _written(output: str | None) -> Iterator[Callable[[bytes], Any]]:
 
 @click.command("import", cls=Command)
 @click.argument("file", metavar="FILE | - | URL")
-@option("--receipt FILE", "Note there what is stored; lines that it has already are skipped.")
+@option("--receipt FILE", "Note in this new file what is stored.")
+@option("--after LINE", "Go on after this line.", type=click.IntRange(min=0), default=None)
 @option("--in-flight", "Also what was in flight, may be delivered.", to="takes_in_flight")
-@option("--strict", "Stop at the first line that cannot be stored.", to="is_strict")
 @foreign_options
 @option("--dry-run", "Store nothing: tell what would be stored, and what would not.", to="dry")
 @option("--yes", "Do not ask.")
 @pass_call
 def import_(
-    call: Invocation, file: str, receipt: str | None, yes: bool, system: str | None, **given: Any
+    call: Invocation, file: str, system: str | None, dry: bool, yes: bool, **given: Any
 ) -> int:
     """Store messages from lines of JSON, as `message export` writes them; also compressed.
 
@@ -151,30 +142,45 @@ def import_(
     With --from: what another system, at the URL, holds for later. Stop its producers and workers
     first. A message gets an id that is made of its id there, so it is stored once.
     """
-    how = {name: given.pop(name) for name in ("takes_in_flight", "is_strict", "dry")}
+    how = {name: given.pop(name) for name in ("receipt", "after", "takes_in_flight")}
     if system is not None:
-        if receipt is not None or how["takes_in_flight"] or how["is_strict"]:
-            raise refused("--from", "given with --receipt, --in-flight or --strict, of files")
-        return import_from(call, file, system, dry=how["dry"], yes=yes, **given)
+        if any(how.values()):
+            raise refused("--from", "given with --receipt, --after or --in-flight, of files")
+        return import_from(call, file, system, dry=dry, yes=yes, **given)
     if any(given.values()):
         raise refused("--from", "missing: say which system the URL is of")
-    return _import_file(call, file, receipt, how)
+    return _import_file(call, file, dry, **how)
 
 
-def _import_file(call: Invocation, file: str, receipt: str | None, how: dict[str, bool]) -> int:
+def _import_file(
+    call: Invocation, file: str, dry: bool, receipt: str | None, after: int | None, **how: Any
+) -> int:
     from delaybridge.carry.importing import Import
+    from delaybridge.carry.line import read_line
+    from delaybridge.carry.receipts import receipts_of
 
-    limits = call.settings.limits.as_limits()
+    limits, first = call.settings.limits.as_limits(), after or 0
+    if receipt is not None and Path(receipt).exists():
+        raise refused("--receipt", f"{receipt} is there already; give each import a new file")
     with (
         call.client(remedy="import it again") as client,
         _opened(call, file) as (stream, size),
         progress(size, wanted=not call.output.json, label="import", in_bytes=True) as advance,
-        _noted(receipt, dry=how["dry"]) as known,
+        nullcontext() if receipt is None or dry else Path(receipt).open("xb", 0) as kept,
     ):
-        run = Import(client.kinds, limits, tell=partial(tell, call), **how)
-        texts = read_lines(stream, 8 * limits.body_bytes + 2**20)
-        lines = _lines(texts, known, run.counts, advance)
-        return import_lines(call, client, run, lines, known.note)
+
+        def lines() -> Iterator[tuple[int, Line | BadLine]]:
+            for text in filter(None, read_lines(stream, 8 * limits.body_bytes + 2**20)):
+                advance(text.size)
+                if text.number > first:
+                    yield text.number, read_line(text.body, f"line {text.number}")
+
+        def stored(ready: Sequence[Ready]) -> None:
+            if kept is not None:
+                kept.write(receipts_of(ready))
+
+        run = Import(client.kinds, limits, tell=partial(tell, call), dry=dry, **how)
+        return import_lines(call, client, run, lines(), stored, "--after {}")
 
 
 def import_lines(
@@ -182,27 +188,36 @@ def import_lines(
     client: delaybridge.Client,
     run: Import,
     lines: Iterable[tuple[int, Line | BadLine]],
-    stored: Callable[[Sequence[ImportedLine]], object],
+    stored: Callable[[Sequence[Ready]], object],
+    hint: str = "",
 ) -> int:
     """Import these lines, and show what became of them; the exit code.
 
-    stored: called after each batch, with the lines that are stored, before further lines are read.
+    stored: called after each batch with what is stored, before further lines are read. hint: how to
+    go on after a line, if it does not come to the end.
     """
+    done: int | None = 0
     with interrupts(signal.SIGINT) as check:
         try:
             for batch in run.batches(lines):
                 stored(client.run(lambda calls, batch=batch: run.store(calls, batch)))  # type: ignore[misc]
+                done = run.number
                 check()
+            done = None
         except KeyboardInterrupt:
             return INTERRUPTED.show(as_json=call.output.json)
         except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
             what = f"cut short or damaged after line {run.number}: {exc}"
             raise refused("FILE", f"{what}; import it again when whole", "bad_line") from None
         finally:
-            if run.dry:
-                _show_bound(call, run)
+            for to, (count, first, last) in run.bound.items() if run.dry else ():
+                text = f"{to}  {count:,}  due {moment(first)} to {moment(last)}"
+                data = {"destination": to, "messages": count, "first_ms": first, "last_ms": last}
+                call.output.result(data, text)
+            if done and hint and not run.dry:
+                call.note(f"all lines up to {done} are imported; go on with {hint.format(done)}")
             _show_counts(call, run.counts)
-    if not run.left_out:
+    if not run.counts["bad"] + run.counts["conflict"]:
         return Exit.DONE
     return Exit.PARTLY if run.counts["created"] + run.counts["duplicate"] else Exit.REFUSED
 
@@ -221,52 +236,10 @@ def _opened(call: Invocation, file: str) -> Iterator[tuple[IO[bytes], int | None
         stream.close() if stdin is None else stream.detach()
 
 
-@contextmanager
-def _noted(receipt: str | None, *, dry: bool) -> Iterator[StoredLines]:
-    """The lines that a receipt has, which takes further ones."""
-    from delaybridge.carry.receipts import StoredLines
-
-    if receipt is None or (dry and not Path(receipt).exists()):
-        yield StoredLines()
-    else:
-        with Path(receipt).open("rb" if dry else "a+b") as kept:
-            yield StoredLines(cast(IO[bytes], kept))
-
-
-def _lines(
-    texts: Iterable[TextLine | None],
-    known: StoredLines,
-    counts: Counter[str],
-    advance: Callable[[int], None],
-) -> Iterator[tuple[int, Line | BadLine]]:
-    """The lines with their numbers, without those that a receipt has."""
-    from delaybridge.carry.line import BadLine, read_line
-
-    for text in filter(None, texts):
-        advance(text.size)
-        counts["skipped"] += text.number in known
-        place = f"line {text.number}"
-        if text.number not in known:
-            long = BadLine(place, "line", "too long for a message")
-            yield text.number, long if text.body is None else read_line(text.body, place)
-        elif text.number == known.last:
-            if getattr(read_line(text.body or b"", place), "id", None) != known.id:
-                what = f"it is of another file: there line {known.last} is {known.id[:80]!r}"
-                raise refused("--receipt", what)
-
-
 def tell(call: Invocation, bad: BadLine) -> None:
     """Name on stderr a line that is left out."""
     as_json = call.output.json
     call.output.error_line(json.dumps({"left_out": bad._asdict()}) if as_json else str(bad))
-
-
-def _show_bound(call: Invocation, run: Import) -> None:
-    """Print what would be stored, by destination."""
-    for to, each in run.bound.items():
-        due = f"due {moment(each.first_ms)} to {moment(each.last_ms)}"
-        text = f"{to}  {each.messages:,}  {due}"
-        call.output.result({"destination": to, **each._asdict()}, text)
 
 
 def _show_counts(call: Invocation, counts: Counter[str]) -> None:

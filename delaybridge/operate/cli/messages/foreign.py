@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError
-from delaybridge.foreign.source import SYSTEMS, Source, SourceError
+from delaybridge.foreign.source import SYSTEMS, PendingLine, Source, SourceError, opened
 from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import option, options
 from delaybridge.operate.terminal.invocation import Invocation
@@ -16,7 +17,7 @@ from delaybridge.operate.terminal.progress import progress
 from delaybridge.settings.urls import check_broker_url, kind_of, redact
 
 if TYPE_CHECKING:
-    from delaybridge.carry.importing import ImportedLine
+    from delaybridge.carry.importing import Ready
 
 _NAMES = ", ".join(SYSTEMS)
 _FORMS = {"redis": "redis[s]://HOST[:PORT][/DB]", "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST]"}
@@ -41,31 +42,30 @@ def import_from(
     if removes and not dry:
         call.confirm(f"remove from {redact(url)} what is stored here", yes=yes)
     call.begin_log()
-    limits = call.settings.limits.as_limits()
     with (
         call.client(remedy=_AGAIN) as client,
         _opened(url, system, where["to"], where["queues"], where["prefix"]) as source,
         progress(None, wanted=not call.output.json, label="import") as advance,
     ):
-        run = Import(client.kinds, limits, tell=lambda bad: tell(call, bad), dry=dry)
+        limits = call.settings.limits.as_limits()
+        told = partial(tell, call)
+        run = Import(client.kinds, limits, tell=told, dry=dry, noun="entry")
 
-        def stored(lines: Sequence[ImportedLine]) -> None:
+        def stored(ready: Sequence[Ready]) -> None:
             if removes and not dry:
-                source.remove([each.line for each in lines])
-                run.counts["removed"] += len(lines)
-            advance(len(lines))
+                lines = (each.line for each in ready)
+                source.remove([line.mark for line in lines if isinstance(line, PendingLine)])
+                run.counts["removed"] += len(ready)
+            advance(len(ready))
 
-        code = import_lines(call, client, run, enumerate(source.lines(), 1), stored)
-    if SYSTEMS[system].clearing and not dry and run.counts["created"] + run.counts["duplicate"]:
-        call.note(f"look at them here, then remove them there: {SYSTEMS[system].clearing}")
-    return code
+        return import_lines(call, client, run, enumerate(source.lines(), 1), stored)
 
 
 @contextmanager
 def _opened(url: str, system: str, *given: Any) -> Iterator[Source]:
     try:
         try:
-            source = SYSTEMS[system].open(url, *given)
+            source = opened(system, url, *given)
         except ConfigError as exc:
             raise refused("URL", str(exc).partition(": ")[2], "config") from exc
         with closing(source):
@@ -77,7 +77,7 @@ def _opened(url: str, system: str, *given: Any) -> Iterator[Source]:
 def _check(url: str, system: str, to: str, removes: bool) -> None:
     if system not in SYSTEMS:
         raise refused("--from", f"got {system[:80]!r}; give one of {_NAMES}")
-    clearing, kind = SYSTEMS[system].clearing, SYSTEMS[system].kind
+    kind, is_celery = SYSTEMS[system][0], system.startswith("celery")
     try:
         found = kind_of(check_broker_url(url))
     except ValueError as exc:
@@ -86,7 +86,7 @@ def _check(url: str, system: str, to: str, removes: bool) -> None:
         raise refused("URL", f"{system} is read from a {kind}; give {_FORMS[kind]}")
     if unknown := set(re.findall(r"{([^{}]*)}", to)) - {"queue", "name"}:
         raise refused("--to", f"{{{unknown.pop()}}} is unknown; there are {{queue}} and {{name}}")
-    if clearing and not to:
+    if not is_celery and not to:
         raise refused("--to", "missing; say where messages go, as --to 'rabbitmq:/{queue}'")
-    if clearing and removes:
-        raise refused("--remove", f"only of Celery; {system} has a way of its own: {clearing}")
+    if not is_celery and removes:
+        raise refused("--remove", "only of Celery; the system has a way of its own (the docs)")

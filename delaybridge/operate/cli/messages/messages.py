@@ -166,7 +166,7 @@ _DISCARD_ABOUT = "Delete messages from the dead set for good."
 dead.add_command(bulk_command("kick", _KICK, _KICK_ABOUT, "brought back"))
 dead.add_command(bulk_command("discard", _DISCARD, _DISCARD_ABOUT, "deleted"))
 _REDIRECT_DEAD = BulkVerb("dead.redirect_many", "redirect")
-_DEAD_MORE = "They stay dead unless --kick brings them back, too."
+_DEAD_MORE = "They stay dead until `dead kick` brings them back."
 dead.add_command(
     bulk_command("redirect", _REDIRECT_DEAD, _REDIRECT_ABOUT, "redirected", _DEAD_MORE)
 )

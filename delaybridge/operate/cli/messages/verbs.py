@@ -31,7 +31,6 @@ _KNOWN: dict[str, Decorator] = {
     "by_ms": grammar.by_option,
     "ttl": option("--ttl DURATION", _TTL_HELP),
     "to": option("--to D", "The new destination.", required=True),
-    "kick": option("--kick", "Bring them back as well, due now; else they stay dead."),
 }
 _HELP = """{}
 

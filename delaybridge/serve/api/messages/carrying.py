@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -72,21 +73,20 @@ async def lines(call: Call) -> Download:
 )  # fmt: skip
 async def import_lines(call: Call) -> Reply:
     """Store messages from the lines of the body; those that cannot be stored hinder no others."""
-    notes, client = Notes(), call.site.patient
-    how: How = call.query
+    notes, client, how = Notes(), call.site.patient, call.query
+    limits = call.site.settings.limits.as_limits()
 
     def tell(bad: BadLine) -> None:
         notes.add(f"{bad.field}: {bad.what}", bad.place)
 
     run = Import(
-        client.kinds, call.site.settings.limits.as_limits(), tell=tell,
-        takes_in_flight=how.in_flight, dry=how.dry_run,
+        client.kinds, limits, tell=tell, takes_in_flight=how.in_flight, dry=how.dry_run
     )  # fmt: skip
-    texts = call.body.splitlines()
-    found = ((n, read_line(text, f"line {n}")) for n, text in enumerate(texts, 1) if text.strip())
+    texts = enumerate(call.body.splitlines(), 1)
+    found = ((n, read_line(text, f"line {n}")) for n, text in texts if text.strip())
 
     async def progress() -> Progress:
-        told = run.counts.copy()
+        told = Counter[str]()
         for batch in run.batches(found):
             await client.run(lambda on, batch=batch: run.store(on, batch))  # type: ignore[misc]
             yield len(batch), run.counts - told
