@@ -53,6 +53,7 @@ def test_messages_move_and_every_promise_holds(bounds: Bounds) -> None:
     assert states > 5000
 
 
+@pytest.mark.slow_with("gate_falls", "elsewhere", "closed_first")
 @pytest.mark.parametrize("rule", MoveRules._fields)
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     bounds, promise = WITHOUT[rule]
