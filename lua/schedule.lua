@@ -591,18 +591,21 @@ if not all_new then
       return refuse(stamp, id, IN_FLIGHT), its_score
     end
     local due_ms = now
+    if waits and its_score <= now then -- no worker runs, or it is parked: further calls must not wait
+      due_ms = math.max(now - LEAVES_MS, math.floor(its_score))
+    end
     until_ms = ''
     if kind == '~' then
       local last_ms = waits and struct.unpack('>d', string.sub(payload_of(old), -8)) or 0
       last_ms = last_ms > 0 and last_ms or now + longest
-      due_ms = math.max(now, math.min(now + span, last_ms))
+      due_ms = math.max(due_ms, math.min(now + span, last_ms))
       until_ms = struct.pack('>d', last_ms)
       entry = string.sub(entry, 1, -9) .. until_ms
     else
       local ends_ms = tonumber(redis.call('ZSCORE', KEYS[13], id .. '\0') or 0)
       ends_ms = math.max(ends_ms, tonumber(longest) or 0) -- as far as another bucket knows
       if waits then
-        due_ms = math.max(now, math.floor(its_score))
+        due_ms = math.max(due_ms, math.floor(its_score))
       elseif ends_ms > now then -- before its last message was due, that was cancelled
         due_ms = ends_ms - span > now and ends_ms - span or ends_ms
       end

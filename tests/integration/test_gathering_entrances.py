@@ -29,6 +29,9 @@ async def test_http(http: httpx.AsyncClient) -> None:
     assert (await http.delete("/v1/messages/page:42")).json()["result"] == "cancelled"
     many = await http.post("/v1/messages:batch", json={"messages": [USER, PAGE]})
     assert [each["result"] for each in many.json()["items"]] == ["created", "created"]
+    await http.delete("/v1/messages/user:7")  # its span goes on
+    kept = await http.post("/v1/messages", json=USER)
+    assert (kept.status_code, kept.json()["result"]) == (200, "kept")
 
 
 async def test_http_once(http: httpx.AsyncClient) -> None:

@@ -29,13 +29,13 @@ def _gather(bucket: Bucket, call: ClientCall, target: Target, added: list[int], 
     if waits and not is_again and due <= now and bucket.parked[id] is None:
         if due == now or bucket.mirror[id] is not None:
             return _refused(bucket, call, target, Answer.IN_FLIGHT)
-    until = 0
+    until, first = 0, max(now - 1, due) if waits and due <= now else now
     if call.policy == "debounce":
         until = old.until if old is not None and waits and rules.bounded else 0
         until = until or now + LONGEST
-        due = max(now, min(now + QUIET, until))
+        due = max(first, min(now + QUIET, until))
     elif waits:
-        due = max(now, due)
+        due = max(first, due)
     else:
         ends = bucket.spans[id] or 0
         due = now if ends <= now else ends - EVERY if ends - EVERY > now else ends

@@ -128,6 +128,8 @@ LUA_MUTANTS = [
               "waits and not is_again and is_leaving", "false and is_leaving"),
     LuaMutant("gathered: what was due long ago leaves", "schedule",
               "due_ms > now - LEAVES_MS or", "true or"),
+    LuaMutant("gathered: each call makes it leave", "schedule",
+              "math.max(now - LEAVES_MS, math.floor(its_score))", "now"),
     LuaMutant("gathered: what is parked leaves", "schedule",
               "due_ms <= now and not redis.call('ZSCORE', KEYS[5], id)", "due_ms <= now"),
     LuaMutant("gathered: no note", "schedule", "remember(stamp, id, answer == KEPT",

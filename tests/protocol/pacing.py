@@ -29,7 +29,7 @@ def judge_due(
         undone = [each for each in effects if each.kind == "undone"]
         old = witness.fates[undone[0].stamp] if undone else None
         first = now if not undone else -1 if old is None else old.first
-        is_right = due == max(now, min(now + QUIET, first + LONGEST))
+        is_right = due == max(now - 1, min(now + QUIET, first + LONGEST))
         if first >= 0 and not is_right and not witness.went_back:
             witness.violations.append("15 a debounced message is due at another time")
         witness.change(effect.stamp, first=first)

@@ -37,7 +37,7 @@ routes = Routes(is_for_tenants=True)
     answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
 )  # fmt: skip
 async def schedule(call: Call) -> Reply:
-    """Schedule one message. 201 if it is new, 200 if it was there already or replaces another.
+    """Schedule one message. 201 if it is new, 200 if it was there, replaces another or is kept.
 
     With a header `delaybridge-destination`, or if it is a CloudEvent, the body is the message's,
     whatever its type, and the other fields are headers: `delaybridge-delay`, `delaybridge-id`.

@@ -202,7 +202,7 @@ def scheduled(receipt: Receipt) -> ScheduledMessage:
     return ScheduledMessage(receipt.id, receipt.answer.value, due, receipt.due_ms, is_duplicate)
 
 
-_STORED = ("created", "duplicate", "replaced")
+_STORED = ("created", "duplicate", "replaced", "kept")
 
 
 def too_late(id: str, answer: str) -> Problem:
