@@ -20,7 +20,8 @@
 -- ARGV[5]  bytes        of records; one message is always taken
 -- ARGV[6]  near         ms: what is due so soon is delivered from here
 -- ARGV[7]  birth        the namespace's birth id
--- ARGV[8+] ids          of the page that has landed: they were put back, and stay for a while
+-- ARGV[8]  rest         of what goes to each target, not to one: entries of a page
+-- ARGV[9+] ids          of the page that has landed: they were put back, and stay for a while
 -- returns  {-1} if the bucket does not give its messages away, or has another birth id; else {phase, page,
 --          ms to wait}: phase 1 messages go; 2 nothing of it can be published any more; 3 all of it has
 --          gone; the page, empty if there is nothing to lift now; when it is worth to ask again
@@ -30,6 +31,7 @@
 -- goes to, and of each entry its id and what `land` takes. The gate is empty: open; 0: closed; or a
 -- score: what is due before is claimed. Until the page is forgotten it is given again, whoever asks.
 local LATER, STAY_MS, UNTOLD_MS, NEVER = 'moved\0', 10000, 500, '9007199254740991'
+local KEEP_CALLS_MS, MOST_PAGES = 600000, 16 -- of calls, if some of them are soon too old to matter
 local ORPHANED = 4503599627370496 -- 2^52: from there on orphans, parked for the operator
 local AS_DUE, AS_PARKED, AS_DEAD, AS_CALL, AS_DELIVERED, AS_SOURCE, AS_COUNT = 1, 2, 3, 4, 5, 6, 7
 local COUNTS = {'scheduled', 'cancelled', 'rescheduled', 'kicked', 'dropped', 'orphans_due',
@@ -55,10 +57,11 @@ redis.call('ZCARD', KEYS[9])
 redis.call('HLEN', KEYS[10])
 redis.call('ZCARD', KEYS[11])
 local phase, limit, bytes = tonumber(marks[2] or 0), tonumber(ARGV[4]), tonumber(ARGV[5])
+local rest = tonumber(ARGV[8])
 
 local page = redis.call('GET', KEYS[12])
 if page and string.sub(page, 1, 8) == ARGV[2] then
-  for i = 8, #ARGV do -- another message has its id there
+  for i = 9, #ARGV do -- another message has its id there
     redis.call('ZREM', KEYS[9], LATER .. ARGV[i])
     redis.call('ZADD', KEYS[9], now + STAY_MS, 'stays\0' .. ARGV[i])
   end
@@ -179,7 +182,7 @@ elseif redis.call('HLEN', KEYS[2]) > 0 then
 elseif phase == 3 then -- until the ledger knows what has left
   return {redis.call('EXISTS', KEYS[13]) == 0 and 3 or 2, '', UNTOLD_MS}
 end
-local found = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
+local found = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, rest)
 for i = 1, #found, 2 do
   entry(found[i], AS_DELIVERED, tonumber(found[i + 1]), '', '', '', '')
   redis.call('ZREM', KEYS[11], found[i])
@@ -187,7 +190,12 @@ end
 if #found > 0 then
   return lifted('', 2)
 end
-found = redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', '(' .. NEVER, 'WITHSCORES', 'LIMIT', 0, 1000)
+-- Which target a call was for is not known. Copies for many of them would fill Redis: these grow old here.
+local old = string.format('%.0f', now - KEEP_CALLS_MS)
+if redis.call('ZCOUNT', KEYS[9], old, '(' .. NEVER) > rest * MOST_PAGES then
+  return {2, '', STAY_MS}
+end
+found = redis.call('ZRANGEBYSCORE', KEYS[9], old, '(' .. NEVER, 'WITHSCORES', 'LIMIT', 0, rest)
 for i = 1, #found, 2 do
   if string.sub(found[i], 1, 6) ~= 'stays\0' then
     entry(found[i], AS_CALL, tonumber(found[i + 1]), '', '', '', '')
@@ -197,8 +205,8 @@ end
 if #found > 0 then
   return lifted('', 2)
 end
-found = redis.call('HSCAN', KEYS[10], '0', 'COUNT', 1000)[2]
-for i = 1, #found, 2 do
+found = redis.call('HSCAN', KEYS[10], '0', 'COUNT', rest)[2]
+for i = 1, math.min(#found, 2 * rest), 2 do
   entry(found[i], AS_SOURCE, tonumber(found[i + 1]) or 0, '', '', '', '')
   redis.call('HDEL', KEYS[10], found[i])
 end

@@ -132,7 +132,12 @@ class Mover(Part):
     async def _advance(self, one: Moving) -> bool:
         """Forget what has landed, lift the next page, land it; whether there was one."""
         stamp = moves.new_page()
-        lift = moves.lift(one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back)
+        layout = self._following.layout
+        assert layout is not None
+        lift = moves.lift(
+            one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back,
+            targets=len(layout.targets(one.bucket.number)),
+        )  # fmt: skip
         found: Lifted | None = await self._store.run_one(lift)
         if found is None:
             raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")

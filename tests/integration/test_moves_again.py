@@ -10,10 +10,10 @@ import pytest
 from delaybridge.client import Client
 from delaybridge.message import Message
 from delaybridge.store.messages import pulling
-from delaybridge.store.protocol import moves
+from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp, plain
 from tests.rigs.hand_mover import HandMover
 
 TO, SOURCE = "kafka:t", "topic:0"
@@ -123,3 +123,26 @@ def test_the_end_of_a_bucket_and_of_a_resize_can_be_sent_again(client: Client) -
     assert hand.run(moves.retire(hand.bucket(0)))
     hand.finish()
     assert len(client.pending().items) == 9
+
+
+def test_calls_that_many_buckets_would_get_grow_old_where_they_are(client: Client) -> None:
+    """Which of them a call was for is not known: a copy for each would fill Redis."""
+    hand = HandMover(client, 4)
+    hand.begin(0)
+    seconds, micros = map(int, hand.run(plain("TIME", parse=list)))
+    now_ms = seconds * 1000 + micros // 1000
+    calls = [f"call{n}" for n in range(99)]
+    words = [word for n, call in enumerate(calls) for word in (now_ms - n, call)]
+    hand.run(plain("ZADD", keys.moving(hand.bucket(0).key("calls")), *words))
+
+    def rest(now_ms: int) -> list[list[bytes]]:
+        stamp, pages = b"", list[list[bytes]]()
+        while (page := hand.lift(0, stamp, targets=1024, now_ms=now_ms).page) is not None:
+            pages += [[each.id for each in page.entries if not each.is_message]]
+            stamp = page.stamp
+        return [page for page in pages if page]
+
+    assert rest(now_ms + 1) == []
+    pages = rest(now_ms + 600_000 - 9)
+    assert sorted(map(len, pages[:-1])) == [2, 4, 4]
+    assert {id for page in pages[:-1] for id in page} == {f"call{n}".encode() for n in range(10)}

@@ -30,6 +30,7 @@ _DEAD, _SOURCE, _COUNT = 3, 6, 7  # kinds of entries (lua/lift.lua); up to 3 it 
 _OF_PLANS = ("recurring:", "http:")  # sources whose messages are all of one bucket
 _HEAD = struct.Struct(">BdI")
 _NEAR_MS = 2000
+_REST = 4096  # copies that a page makes of what goes to each target
 _QUARANTINED = b"~"
 
 
@@ -101,14 +102,16 @@ def new_page() -> bytes:
 def lift(
     bucket: Bucket, landed: bytes, stamp: bytes, limit: int, max_bytes: int,
     back: Iterable[bytes] = (), *, near_ms: int = _NEAR_MS, now_ms: int | None = None,
+    targets: int = 1,
 ) -> RedisCommand[Lifted | None]:  # fmt: skip
     """Take the next page; or the last one again, if `landed` is not its stamp.
 
-    back: ids of the page that has landed, that were put back. Answers None if the bucket gives no
-    messages away.
+    back: ids of the page that has landed, that were put back. targets: how many take what goes to
+    each of them. Answers None if the bucket gives no messages away.
     """
     now: Arg = "" if now_ms is None else now_ms
-    args = (now, landed, stamp, limit, max_bytes, near_ms, bucket.birth, *back)
+    rest = max(1, _REST // max(1, targets))
+    args = (now, landed, stamp, limit, max_bytes, near_ms, bucket.birth, rest, *back)
     return RedisCommand("lift", _keys(bucket, "lift"), args, _read_lifted)
 
 
