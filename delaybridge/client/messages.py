@@ -118,8 +118,8 @@ class MessageVerbs(RedirectVerbs):
         return self._gathered(Message(destination, body, delay=how, key=key, **content))
 
     def _gathered(self, message: Message) -> Steps[Receipt]:
-        steps = self._schedule_one(message, OnConflict.FAIL)
-        return _stored(message, steps)
+        receipt = yield from self._schedule_one(message, OnConflict.FAIL)
+        return receipt_unless_conflict(receipt, message)
 
     @verb(
         Scope.WRITE,
@@ -416,10 +416,6 @@ class DeadVerbs(DeadRedirectVerbs):
     def quarantined(self, id: str) -> Steps[list[Stored]]:
         """The messages with this id that ingest refused; they are in the dead set."""
         return self._calls.quarantined(self._id(id))
-
-
-def _stored(message: Message, steps: Steps[Receipt]) -> Steps[Receipt]:
-    return receipt_unless_conflict((yield from steps), message)
 
 
 def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.chaos.mutation import Mutation
@@ -14,9 +16,11 @@ def open_lines_late(seconds: float) -> None:
 
     lifeline = AsyncStore.lifeline
 
-    async def late(self: Any, node: str) -> Any:
+    @asynccontextmanager
+    async def late(self: Any, node: str) -> AsyncIterator[Any]:
         await asyncio.sleep(seconds)
-        return await lifeline(self, node)
+        async with lifeline(self, node) as line:
+            yield line
 
     AsyncStore.lifeline = late  # type: ignore[method-assign]
 

@@ -52,7 +52,7 @@ def engine(settings: Settings) -> Iterator[Finding]:
             for what, feature in _TRIED["needed"].items():
                 if not (is_told and what == "TIME in scripts"):
                     yield _feature(store, key, what, **feature)
-            yield from _life(store, namespace)
+            yield _life(store, namespace)
             yield from _extras(store, key)
         except StoreError as exc:
             yield trouble("store_unreachable", why=str(exc).removeprefix("redis: "), url=url)
@@ -77,14 +77,14 @@ def _feature(store: Store, key: str, what: str, script: str, remedy: str = _PAGE
     return trouble("scripts_fail", f"{what}: {why}", about="scripts", remedy=remedy)
 
 
-def _life(store: Store, namespace: str) -> Iterator[Finding]:
+def _life(store: Store, namespace: str) -> Finding:
     done, error = tried(store, namespace)
     fact = f"{len(done)} of {len(scripts())} scripts run"
     if error is None:
-        yield ok("scripts", fact)
-        return
+        return ok("scripts", fact)
     left = ", ".join(sorted(scripts().keys() - done))
-    yield trouble("scripts_fail", f"{fact}; {error}; so not: {left}", about="scripts", remedy=_PAGE)
+    what = f"{fact}; {error}; so not: {left}"
+    return trouble("scripts_fail", what, about="scripts", remedy=_PAGE)
 
 
 def _extras(store: Store, key: str) -> Iterator[Finding]:

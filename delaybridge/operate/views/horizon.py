@@ -20,14 +20,7 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Sample, read_first_score
-from delaybridge.store.protocol.verbs import (
-    Each,
-    RedisCommand,
-    Steps,
-    grouped,
-    plain,
-    store_wide_error,
-)
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
 
 _MAX_CELLS = 1000
 _MAX_COUNTS = 200_000  # cells of all buckets: about 0.2 s of Redis' time
@@ -85,17 +78,6 @@ class Horizon(NamedTuple):
         return found if found.messages else None
 
 
-class Coming(NamedTuple):
-    """What falls due in exactly 60 seconds from now, and in 240 more: two cells.
-
-    overdue_ms: how late the oldest is that no worker has taken. workers: how many live.
-    """
-
-    ahead: Horizon
-    overdue_ms: int
-    workers: int
-
-
 def read_horizon(
     calls: Namespace,
     span_ms: int,
@@ -131,20 +113,20 @@ def read_horizon(
     return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
 
 
-def read_coming(calls: Namespace) -> Steps[Coming]:
-    """What an autoscaler asks every few seconds, all day: a few counts of each bucket."""
+def read_coming(calls: Namespace) -> Steps[tuple[Horizon, int, int]]:
+    """What an autoscaler asks every few seconds, all day: a few counts of each bucket.
+
+    What falls due in exactly 60 seconds from now, and in 240 more, as two cells; how late in ms the
+    oldest is that no worker has taken; and how many workers live.
+    """
     buckets = yield from calls.every_bucket()
     now_ms = yield from calls.now_ms()
-    starts = [now_ms, *(now_ms + ms for ms in _COMING_MS)]
-    ahead = yield from _counted(calls, buckets, starts)
+    ahead = yield from _counted(calls, buckets, [now_ms, *(now_ms + ms for ms in _COMING_MS)])
     oldest = (bucket.page(State.DELAYED, limit=1) for bucket in buckets if ahead.overdue)
     *pages, processes, ends = yield [*oldest, *registry.fleet(calls.namespace)]
-    if error := store_wide_error([*pages, processes, ends]):
-        raise error
-    rows = (row for page in pages if not isinstance(page, StoreError) for row in page[0])
-    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
-    living = announcements.workers([processes, ends], now_ms)
-    return Coming(ahead, max(0, now_ms - min(late_ms, default=now_ms)), len(living))
+    dues_ms = (late_from_ms(row) for rows, *_ in pages for row in rows)
+    late_ms = now_ms - min((ms for ms in dues_ms if ms is not None), default=now_ms)
+    return ahead, max(0, late_ms), len(announcements.workers([processes, ends], now_ms))
 
 
 def _of(calls: Namespace, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:

@@ -63,12 +63,11 @@ class TakeOver:
         while True:
             began_s = time.monotonic()
             try:
-                line = await self._store.lifeline(self._node())
-                try:
-                    await self._watch(line)
-                finally:
-                    self._tell(None)
-                    line.close()
+                async with self._store.lifeline(self._node()) as line:
+                    try:
+                        await self._watch(line)
+                    finally:
+                        self._tell(None)
                 pause_s = backoff.next_s(time.monotonic() - began_s)
             except StoreUnavailable:
                 pause_s = backoff.next_s(time.monotonic() - began_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,17 +47,17 @@ class Clocks:
         """
         now_s = time.monotonic()
         nodes = {self._node_of(each.keys[0]) for each in commands if _is_untold(each)}
-        stale = (
-            n for n in nodes if n not in self._seen or self._seen[n].asked_s < now_s - _KNOWN_S
-        )
-        return {node: self._time_of(node, now_s) for node in stale}
+        fresh = {n for n, seen in self._seen.items() if seen.asked_s >= now_s - _KNOWN_S}
+        return {
+            node: plain(
+                "TIME", parse=partial(self._see, node, now_s), near=f"@{node}" if node else ""
+            )
+            for node in nodes - fresh
+        }
 
-    def _time_of(self, node: str, asked_s: float) -> RedisCommand[None]:
-        def remember(reply: Sequence[bytes]) -> None:
-            us = int(reply[0]) * 1_000_000 + int(reply[1])
-            self._seen[node] = TimeSeen(us, asked_s, time.monotonic())
-
-        return plain("TIME", parse=remember, near=f"@{node}" if node else "")
+    def _see(self, node: str, asked_s: float, reply: Sequence[bytes]) -> None:
+        us = int(reply[0]) * 1_000_000 + int(reply[1])
+        self._seen[node] = TimeSeen(us, asked_s, time.monotonic())
 
     def with_times(
         self, commands: Commands, failed: Mapping[str, Exception]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -23,39 +23,31 @@ _LISTED = re.compile(rb"^id=(\d+) ", re.MULTILINE)
 _SILENT_S = 5.0  # without an answer for so long, what came before does not count
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as exc:
-        raise translate(exc) from None
-
-
 class Lifeline:
-    """Opened, and found in the server's list. id: its number there; run_id: of the server."""
+    """Opened, and found in the server's list. id: its number there; run_id: of the server.
+
+    Where its calls fail, `lifeline` says why: StoreUnavailable: the server does not answer; another
+    StoreError: it cannot be asked.
+    """
 
     def __init__(self, wire: AsyncWire, connection: StreamConnection) -> None:
-        """One that is not listed yet: see `open_lifeline`."""
+        """One that is not listed yet: see `lifeline`."""
         self._wire, self._connection = wire, connection
         self.id, self.run_id = 0, ""
         self._since_s = self._answered_s = time.monotonic()
 
     async def begin(self) -> None:
-        """Ask who it is. Raises as `listed`."""
+        """Ask who it is."""
         id, info = await self._ask(packed("CLIENT", "ID"), packed("INFO", "server"))
         self.id, self.run_id = int(id), read_info(info).get("run_id", "")
         await self.listed(())
 
     async def listed(self, ids: Collection[int]) -> set[int]:
-        """Those of these lines that the server has, and its own.
-
-        StoreUnavailable: no answer; another StoreError: this server cannot be asked.
-        """
-        with _translated():
-            (reply,) = await self._ask(packed("CLIENT", "LIST", "ID", self.id, *ids))
-            found = {int(id) for id in _LISTED.findall(reply)}
-            if self.id not in found or not self.run_id:
-                raise ResponseError("CLIENT LIST does not show this connection: is it a proxy's?")
+        """Those of these lines that the server has, and its own."""
+        (reply,) = await self._ask(packed("CLIENT", "LIST", "ID", self.id, *ids))
+        found = {int(id) for id in _LISTED.findall(reply)}
+        if self.id not in found or not self.run_id:
+            raise ResponseError("CLIENT LIST does not show this connection: is it a proxy's?")
         return found
 
     async def _ask(self, *requests: bytes) -> list[Any]:
@@ -81,21 +73,22 @@ class Lifeline:
 
     async def ends(self, within_s: float) -> bool:
         """Wait so long, unless it ends; whether it has ended, or is stale."""
-        with _translated():
-            return await self._connection.ends(within_s) or self.is_stale
+        return await self._connection.ends(within_s) or self.is_stale
 
     def close(self) -> None:
         """Close it: the server lists it no more."""
         self._connection.close()
 
 
-async def open_lifeline(wire: AsyncWire) -> Lifeline:
-    """A line to where the wire leads. Raises as `Lifeline.listed`."""
-    with _translated():
-        line = Lifeline(wire, await wire.connect_apart())
+@asynccontextmanager
+async def lifeline(wire_at: Callable[[str], AsyncWire], node: str) -> AsyncIterator[Lifeline]:
+    """A line to this server, until its end. Raises as `Lifeline` says."""
+    try:
+        line = Lifeline(wire := wire_at(node), await wire.connect_apart())
         try:
             await line.begin()
-        except BaseException:
+            yield line
+        finally:
             line.close()
-            raise
-    return line
+    except (RedisError, OSError) as exc:
+        raise translate(exc) from None

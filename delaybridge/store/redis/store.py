@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -31,7 +31,7 @@ from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
 from delaybridge.store.redis.base import BaseStore
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
-from delaybridge.store.redis.lifeline import Lifeline, open_lifeline
+from delaybridge.store.redis.lifeline import Lifeline, lifeline
 from delaybridge.store.redis.pipeline import Pipeline, Portion
 from delaybridge.store.redis.wire import Wire
 
@@ -195,13 +195,9 @@ class AsyncStore(BaseStore[AsyncWire]):
                 self._servers.failed()
                 await asyncio.sleep(_RESUBSCRIBE_S)
 
-    async def lifeline(self, node: str) -> Lifeline:
+    def lifeline(self, node: str) -> AbstractAsyncContextManager[Lifeline]:
         """A line to one server, by its name, empty where there is no Cluster. Raises as it says."""
-        try:
-            wire = self._servers.wire_at(node)
-        except RedisError as exc:
-            raise translate(exc) from None
-        return await open_lifeline(wire)
+        return lifeline(self._servers.wire_at, node)
 
     @asynccontextmanager
     async def _subscription(self, wire: AsyncWire) -> AsyncIterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,15 +21,14 @@ _KEPT = "How long it keeps rows of the past. [default: ledger.retention_s]"
 
 
 def _number(name: str, low: int, high: int) -> Value:
-    return Value(name, partial(_within, low, high))
+    def within(text: str, flag: str) -> int:
+        found = number_of(text)
+        if found is None or not low <= found <= high:
+            what = f"{low:,} to {high:,}, as 500, 20k, 10M or 64KiB"
+            raise refused(flag, f"got {text[:80]!r}; allowed: {what}")
+        return round(found)
 
-
-def _within(low: int, high: int, text: str, flag: str) -> int:
-    found = number_of(text)
-    if found is None or not low <= found <= high:
-        what = f"{low:,} to {high:,}, as 500, 20k, 10M or 64KiB"
-        raise refused(flag, f"got {text[:80]!r}; allowed: {what}")
-    return round(found)
+    return Value(name, within)
 
 
 def _rate(text: str, flag: str) -> float:
@@ -77,20 +75,16 @@ def size(call: Invocation, retention_ms: int | None, **given: Any) -> None:
         call.output.result({"load": load._asdict(), "needs": found}, "")
         return
     labels = TABLES["needs"]
-    call.output.table(found, lambda name: {"WHAT": labels[name], **_cells(name, found[name])})
+    call.output.table(found, lambda name: _row(labels[name], name, found[name]))
     about = {name: need["about"] for name, need in found.items()}
     call.output.line("\n".join(["", *_notes(load, about)]))
 
 
-def _cells(name: str, need: Mapping[str, float]) -> dict[str, str]:
-    about, low, high = (_written(name, number) for number in need.values())
-    ends = (low, high) if low != high else ("", "")
-    return dict(zip((">ABOUT", ">FROM", ">TO"), (about, *ends), strict=True))
-
-
-def _written(name: str, number: float) -> str:
-    write = _WRITTEN.get(name.rpartition("_")[2])
-    return write(number) if write else f"{number:,.0f}"
+def _row(label: str, name: str, need: Mapping[str, float]) -> dict[str, str]:
+    write = _WRITTEN.get(name.rpartition("_")[2], "{:,.0f}".format)
+    about, low, high = map(write, need.values())
+    low, high = (low, high) if low != high else ("", "")
+    return {"WHAT": label, ">ABOUT": about, ">FROM": low, ">TO": high}
 
 
 def _notes(load: Demand, about: Mapping[str, float]) -> Iterator[str]:
