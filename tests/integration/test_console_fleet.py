@@ -66,7 +66,7 @@ async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namesp
         await until_async(has_left, "the worker is not shown")
         assert 'id="t-gone"' not in (await client.get("/workers")).text  # it said that it leaves
         (now_us,) = await crew.store.run([registry.store_time()])
-        about = b'{"host": "h"}'
+        about = b'{"host": "h", "ousted_by": "three"}'
         killed = registry.announce(
             namespace, "two", "2", 1000, about, kind=registry.INGEST, now_ms=now_us // 1000 - 2000
         )
@@ -76,4 +76,5 @@ async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namesp
             return 'id="t-gone"' in (await client.get("/workers")).text
 
         await until_async(is_gone, "the process is among those that vanished")
-        assert ">two</td><td>ingest</td>" in (await client.get("/workers")).text
+        text = (await client.get("/workers")).text
+        assert ">two</td><td>ingest" in text and "ended, three freed its buckets" in text

@@ -11,6 +11,7 @@ from delaybridge.operate.troubles.found import troubles
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
+from tests.rigs.command_line import Run
 
 ABOUT = b'{"host": "h", "pid": 7, "version": "1", "started_ms": 5}'
 TTL_MS = 10_000
@@ -115,3 +116,11 @@ def test_one_that_was_killed_on_purpose_is_told_for_a_minute_and_is_no_incident(
         ("worker w1 on h stopped announcing itself 3m20s ago: killed, or hung", False),
         ("demo: w3 was killed on purpose", False),
     ]
+
+
+def test_the_list_of_workers_names_who_took_over(fleet: Fleet, run: Run) -> None:
+    said = b'{"host": "h", "ousted_by": "w2"}'
+    fleet.store.run(
+        [registry.announce(fleet.namespace, "w1", "a1", 1, said, now_ms=fleet.now_ms - 5_000)]
+    )
+    assert "w1 on h ended, w2 freed its buckets" in run("worker", "ls").err

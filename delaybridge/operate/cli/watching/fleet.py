@@ -39,6 +39,8 @@ def worker_ls(call: Invocation) -> int:
     spare = (">PUBLISHED/S", "HOST", "VERSION", ">PID", "STARTED")
     if not call.output.table(found.workers, lambda each: _worker_row(each, found), spare=spare):
         call.note("no worker runs; start one: delaybridge scan")
+    for each in (one for one in found.gone if one.ousted_by):
+        call.note(f"{each.name} on {each.host} ended, {each.ousted_by} freed its buckets")
     if found.ingests:
         call.note("")
         show_sources(call, found)
