@@ -56,7 +56,7 @@ redis.call('HLEN', KEYS[7])
 redis.call('ZCARD', KEYS[9])
 redis.call('HLEN', KEYS[10])
 redis.call('ZCARD', KEYS[11])
-local phase, limit, bytes = tonumber(marks[2] or 0), tonumber(ARGV[4]), tonumber(ARGV[5])
+local phase, limit, bytes = tonumber(marks[2] or 1), tonumber(ARGV[4]), tonumber(ARGV[5])
 local rest = tonumber(ARGV[8])
 
 local page = redis.call('GET', KEYS[12])
@@ -67,7 +67,7 @@ if page and string.sub(page, 1, 8) == ARGV[2] then
   end
   redis.call('DEL', KEYS[12])
 elseif page then
-  return {math.max(phase, 1), page, 0}
+  return {phase, page, 0}
 end
 
 local parts = {}
@@ -80,10 +80,6 @@ local function lifted(gate, next_phase)
   local text = ARGV[3] .. struct.pack('>I4', #gate) .. gate .. table.concat(parts)
   redis.call('SET', KEYS[12], text)
   return {next_phase, text, 0}
-end
-
-if phase == 0 then -- before the first message goes: what goes there must not overtake what is here
-  return lifted(string.format('%.0f', now + ARGV[6]), 1)
 end
 
 local function entry(id, kind, score, record, tried, failing, reason)
@@ -132,7 +128,8 @@ local function take(ids, scores, kind)
   end
 end
 
--- From the last one on: the cut falls, and what is due after it is not created here any more.
+-- From the last one on: the cut falls, and what is due after it is not created here any more; nor is
+-- it claimed at the others, whose gate falls with the cut.
 local cut = tonumber(marks[3] or '') or math.huge
 local before = cut
 local later = redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf',
@@ -142,19 +139,23 @@ if #ids > 0 then
   cut = math.min(cut, scores[#scores])
 elseif phase == 1 and cut > now + ARGV[6] then
   cut = now + ARGV[6]
+elseif phase == 1 and now >= cut then
+  cut = 0 -- it is over: nothing is created here, nor claimed, before what is overdue goes in any order
+  redis.call('HSET', KEYS[8], 'gate', 0)
 end
 local text = string.format('%.17g', cut)
 redis.call('HSET', KEYS[8], 'cut', text)
 if #ids > 0 then
   take(ids, scores, AS_DUE)
 end
-if #ids > 0 or cut < before then -- the gate falls with the cut, if no message goes, too
+if #ids > 0 or cut < before then -- if no message goes, too
   return lifted(phase == 1 and text or '', phase)
 elseif now < cut then
   return {1, '', math.ceil(cut - now)}
 end
 
--- The cut is over: nothing is created here. What is left is overdue; earlier ones may be in flight.
+-- The cut is over. What is left is overdue; earlier ones may be in flight. (What is put back here opens
+-- this bucket's own gate again: it is delivered from here.)
 for _, kind in ipairs({AS_DUE, AS_PARKED}) do
   local found = kind == AS_DUE
     and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, limit + 100)
@@ -162,7 +163,7 @@ for _, kind in ipairs({AS_DUE, AS_PARKED}) do
   ids, scores = chosen(found)
   if #ids > 0 then
     take(ids, scores, kind)
-    return lifted(phase == 1 and '0' or '', phase)
+    return lifted(phase == 1 and text or '', phase)
   end
 end
 if redis.call('ZCARD', KEYS[3]) > 0 then

@@ -532,7 +532,7 @@ if not all_new then
       return refuse(stamp, id, FOREIGN)
     end
     if cut and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', KEYS[1], id) == 0 then
-      if score >= cut or now >= cut or redis.call('ZSCORE', KEYS[10], LATER .. id) then
+      if score >= cut or redis.call('ZSCORE', KEYS[10], LATER .. id) then
         redis.call('ZADD', KEYS[10], NEVER, LATER .. id)
         return ELSEWHERE
       elseif read and elsewhere then -- its offset does not count as read: it must not be made once more

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from delaybridge.client import Client
+from delaybridge.errors import StoreError
 from delaybridge.message import Message
+from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
 from delaybridge.store.messages import pulling
 from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp, plain
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.hand_mover import HandMover
 
 TO, SOURCE = "kafka:t", "topic:0"
+PAST = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -146,3 +151,40 @@ def test_calls_that_many_buckets_would_get_grow_old_where_they_are(client: Clien
     pages = rest(now_ms + 600_000 - 9)
     assert sorted(map(len, pages[:-1])) == [2, 4, 4]
     assert {id for page in pages[:-1] for id in page} == {f"call{n}".encode() for n in range(10)}
+
+
+def test_what_is_overdue_is_made_where_earlier_ones_are_until_the_gates_are_closed(
+    client: Client,
+) -> None:
+    hand = HandMover(client, 4, limit=4)
+    hand.begin(0)
+    pages = list[moves.MovedPage]()
+    while not pages or pages[-1].gate:
+        page = hand.lift(0, pages[-1].stamp if pages else b"").page
+        assert page is not None
+        pages.append(page)
+        client.schedule(TO, b"x", id=f"past{len(pages)}", at=datetime.now(UTC) - PAST)
+        hand.land(0, page)
+    gates = [page.gate for page in pages]
+    closed = gates.index(b"0")
+    assert closed > 2 and set(gates[closed:-1]) == {b"0"}
+    late = [each.id.decode() for page in pages[closed:] for each in page.entries]
+    assert sorted(late) == [f"past{n}" for n in range(1, closed + 1)]
+    assert len(client.pending(limit=99).items) == 9 + len(pages)
+
+
+async def test_a_bucket_that_was_retired_a_moment_ago_is_not_damaged(
+    client: Client, redis_url: str
+) -> None:
+    store, said = AsyncStore(redis_url), list[object]()
+    hand = HandMover(client, 4)
+    bucket = hand.bucket(0)
+    hand.empty(0)
+    store.follower = hand.following
+    (refused,) = await store.run_isolated([bucket.acquire("w:1", 60_000)])
+    assert isinstance(refused, StoreError)
+    found = DamagedBuckets(store, lambda: 0.0, said.append)
+    found.add(bucket, refused)
+    await found.retry()
+    assert (said, found.numbers, found.announced()) == ([], set(), {})
+    await store.close()

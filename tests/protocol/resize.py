@@ -35,15 +35,14 @@ class MoveRules(NamedTuple):
     ack_named: bool = True  # a page is forgotten by its stamp only
     landed_once: bool = True  # the target knows the page that landed last, for ever
     landed_lately: bool = True  # and all others for ten minutes
-    elsewhere: bool = True  # the source creates nothing due after the cut, or once that is over
+    elsewhere: bool = True  # the source creates nothing due after the cut
     known_moved: bool = True  # nor an id that it has given away, or refused to create, before
-    gate: bool = (
-        True  # the target claims nothing due after its gate: closed, then the cut, then open
-    )
-    closed_first: bool = True  # the gate is closed before the first message goes
+    gate: bool = True  # the target claims nothing due after its gate: the cut, closed, then open
     gate_falls: bool = True  # with the cut, even if no message goes then
-    closed_again: bool = True  # and when what is overdue goes, since earlier ones may be in flight
-    in_flight: bool = True  # it is opened when nothing of the source is in flight any more
+    cut_ends: bool = True  # once it is over it falls below all: nothing is created before that
+    closed_again: bool = True  # and the gate with it, since earlier ones may be in flight
+    stops: bool = True  # the source claims nothing any more then: what is left goes in any order
+    in_flight: bool = True  # the gate is opened when nothing of the source is in flight any more
 
 
 class Item(NamedTuple):
@@ -90,7 +89,7 @@ class MoveState(NamedTuple):
     begun: bool = False
     cut: int = _NEVER
     page: Page | None = None
-    phase: int = 0  # of the source: nothing is lifted yet, something is, it has passed
+    passed: bool = False  # whether nothing of the source can be published any more
     moved: frozenset[str] = frozenset()
     gate: int = _NEVER  # of the target
     target: frozenset[Item] = frozenset()
@@ -138,7 +137,8 @@ class Resize:
 
     def _owners(self, now: MoveState) -> Iterator[MoveState]:
         """Claim the first that is due; publish the first that is claimed; at the target at once."""
-        if first := _first(now.source, now.now):
+        first = _first(now.source, now.now)
+        if first and (now.cut or not self.rules.stops):
             yield changed(now, source=now.source - {first} | {first._replace(claimed=True)})
         if claimed := [each for each in now.source if each.claimed]:
             first = min(claimed, key=lambda each: each.score)
@@ -168,24 +168,24 @@ class Resize:
             yield _mover(now, n, page)
             return
         stamp = now.lifts + 1
-        if now.phase == 0 and self.rules.closed_first:
-            yield self._lifted(now, n, Page(stamp, now.now + 1), phase=1)  # none of it goes before
-            return
         due = [each for each in now.source if not each.claimed]
         later = [each for each in due if each.score > now.now]
         cut = min(now.cut, max((e.score for e in later), default=now.now + 1))
+        if not later and now.now >= now.cut:
+            cut = _CLOSED
         has_fallen, now = cut < now.cut, changed(now, cut=cut)
-        if lifted := later or (due if now.now >= cut else []):
-            top = max(lifted, key=lambda each: each.score)
-            gone = {"source": now.source - {top}, "moved": now.moved | {top.id}}
-            gate = cut if later or not self.rules.closed_again else _CLOSED
-            yield self._lifted(now, n, Page(stamp, gate, frozenset({top})), cut=cut, **gone)
-        elif has_fallen and self.rules.gate_falls:
-            yield self._lifted(now, n, Page(stamp, cut), cut=cut)
-        elif now.phase < 2 and now.now >= cut and (not now.source or not self.rules.in_flight):
-            yield self._lifted(now, n, Page(stamp, _NEVER), phase=2, cut=cut)
+        gate = cut if cut or self.rules.closed_again else now.gate
+        if has_fallen and not later and self.rules.gate_falls:
+            yield self._lifted(now, n, Page(stamp, gate))
+        elif later or (due and now.now >= cut):
+            some = [max(later, key=lambda each: each.score)] if later else due
+            for one in some:
+                gone = {"source": now.source - {one}, "moved": now.moved | {one.id}}
+                yield self._lifted(now, n, Page(stamp, gate, frozenset({one})), **gone)
+        elif not now.passed and now.now >= cut and (not now.source or not self.rules.in_flight):
+            yield self._lifted(now, n, Page(stamp, _NEVER), passed=True)
         else:
-            yield changed(_mover(now, n, None), cut=cut)
+            yield _mover(now, n, None)
 
     def _lifted(self, now: MoveState, n: int, page: Page, **more: Any) -> MoveState:
         return changed(_mover(now, n, page), page=page, lifts=page.stamp, **more)
@@ -248,7 +248,8 @@ class Resize:
         """Whether the source refuses to create this message."""
         if not now.begun or not task.knows:
             return False
-        after = self.rules.elsewhere and (task.score >= now.cut or now.now >= now.cut)
+        is_over = not self.rules.cut_ends and now.now >= now.cut
+        after = self.rules.elsewhere and (task.score >= now.cut or is_over)
         return after or (self.rules.known_moved and task.id in now.moved)
 
 
@@ -354,7 +355,7 @@ def _lost(state: MoveState) -> set[int]:
 
 
 def _is_unfinished(state: MoveState) -> bool:
-    return bool(state.source or state.target or state.page or state.phase < 2)
+    return bool(state.source or state.target or state.page or not state.passed)
 
 
 def shown(way: list[MoveState]) -> str:

@@ -27,9 +27,10 @@ WITHOUT: dict[str, tuple[Bounds, int]] = {
     "elsewhere": (FIRST, 6),
     "known_moved": (CREATE, 4),
     "gate": (TWO, 5),
-    "closed_first": (LATER, 5),
     "gate_falls": (FALLS, 5),
+    "cut_ends": (LATER, 5),
     "closed_again": (TWO, 5),
+    "stops": (TWO, 5),
     "in_flight": (TWO, 5),
 }
 

@@ -81,6 +81,10 @@ class DamagedBuckets:
         releasing = [] if token is None else [bucket.release(token)]
         replies = await self._store.run_isolated([*damage.commands(bucket), *releasing])
         case.token = None
+        follower = self._store.follower
+        if follower is not None and follower.is_retired(bucket.number):
+            del self._cases[bucket.number]  # it has given all its messages to other buckets
+            return
         found = damage.found(bucket, replies, was_owned=True)
         if self._mender is not None and _is_counter(found):
             found = await self._mended(case, *self._mender)

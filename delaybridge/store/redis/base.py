@@ -38,6 +38,9 @@ class Follower(Protocol):
     def is_resizing(self) -> bool:
         """Whether messages move to other buckets."""
 
+    def is_retired(self, number: int) -> bool:
+        """Whether a bucket has no keys any more, as far as is known."""
+
     def is_outdated(self, answers: Sequence[Any]) -> bool:
         """Whether these answers may be those of buckets that have other keys by now."""
 
