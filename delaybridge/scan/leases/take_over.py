@@ -20,7 +20,6 @@ from delaybridge.scan.leases.lease import LeaseOwner
 from delaybridge.store.namespace import announcements, registry
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import read_holder
-from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.lifeline import Lifeline
 from delaybridge.store.redis.store import AsyncStore
 
@@ -121,19 +120,14 @@ class TakeOver:
         missed = await _missed([*announcements.announced(said[: len(fleet)], 0)], line)
         await asyncio.sleep(_FOLLOWED_S if self._store.describe() else _APART_S)
         missed = await _missed(missed, line)
-        for entry in () if line.is_stale else missed:
-            mine = [bucket.release(t) for bucket, t in leases if read_holder(t) == entry[0]]
-            await self._oust(entry, mine)
-
-    async def _oust(self, entry: Entry, releases: Sequence[RedisCommand[Any]]) -> None:
-        name, of, expires_ms = entry
-        instance, by = str(of.get("instance")), self._owner.name
-        ousted = registry.oust(self._namespace, name, instance, expires_ms, by)
-        is_over = await self._store.run_one(ousted)
-        if is_over and releases:
-            await self._store.run_isolated(releases)
-        if is_over == _BY_THIS:
-            self._emit(WorkerGone(name=name, host=str(of.get("host")), released=len(releases)))
+        for name, of, expires_ms in () if line.is_stale else missed:
+            asked = self._namespace, name, str(of.get("instance")), expires_ms, self._owner.name
+            is_over = await self._store.run_one(registry.oust(*asked))
+            mine = [bucket.release(t) for bucket, t in leases if read_holder(t) == name]
+            if is_over and mine:
+                await self._store.run_isolated(mine)
+            if is_over == _BY_THIS:
+                self._emit(WorkerGone(name=name, host=str(of.get("host")), released=len(mine)))
 
 
 async def _missed(entries: Sequence[Entry], line: Lifeline) -> list[Entry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,17 +19,8 @@ from delaybridge.gathering import FIRST_CHAR
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
-from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.verbs import (
-    Each,
-    RedisCommand,
-    SourceOffsets,
-    Steps,
-    bucket_of,
-    grouped,
-    new_stamp,
-    plain,
-)
+from delaybridge.store.protocol import keys, replies, verbs
+from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, new_stamp, plain, together
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way
@@ -78,7 +69,7 @@ def once(calls: Calls, asked: Asked, most: int, answer: Callable[[Receipt], byte
         plain("HGETALL", key, parse=replies.read_mapping),
         plain("ZCARD", index, parse=int),
     ]
-    bucket = buckets[bucket_of(asked.message.shard_key, len(buckets))].number
+    bucket = buckets[verbs.bucket_of(asked.message.shard_key, len(buckets))].number
     began = b"record" not in known
     if began and count >= most and not (yield from _forget(calls, index, now_us)):
         what = f"serve.idempotency_keys: {count:,} keys are remembered, {most:,} at most"
@@ -132,7 +123,7 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
         calls.quota.count(message.payload)
     patience, first, pause_s = Patience(calls.placement.timeout_s), False, 0.0
     while True:
-        bucket = buckets[bucket_of(message.shard_key, len(buckets))]
+        bucket = buckets[verbs.bucket_of(message.shard_key, len(buckets))]
         asking = bucket.schedule([sent], asked.policy, source=source, first=first)
         (reply,) = yield Each([asking], after_s=pause_s)
         if isinstance(reply, StoreError):
@@ -159,16 +150,17 @@ def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:
     """Remove some sources whose requests cannot be repeated any more; whether there were any."""
     span = ("-inf", now_us // 1000, "LIMIT", 0, 2 * _FORGOTTEN)
     (old,) = yield [plain("ZRANGEBYSCORE", index, *span)]
-    asked: list[list[RedisCommand[Any]]] = []
-    for token, _, number in (bytes(each).decode().partition(":") for each in old):
-        heirs = map(calls.bucket, calls.following.heirs(int(number)))
-        asked.append([plain("HDEL", each.key("sources"), _source(token)) for each in heirs])
-    done = yield from grouped(asked)
-    failed = [any(isinstance(reply, StoreError) for reply in some) for some in done]
-    gone = [each for each, is_failed in zip(old, failed, strict=True) if not is_failed]
+    places = (bytes(each).decode().partition(":") for each in old)
+    done = yield from together([_removed(calls, int(n), _source(token)) for token, _, n in places])
+    gone = [e for e, reply in zip(old, done, strict=True) if not isinstance(reply, StoreError)]
     if gone:
         yield [plain("ZREM", index, *gone)]
     return bool(gone)
+
+
+def _removed(calls: Calls, bucket: int, source: str) -> Steps[list[int]]:
+    heirs = map(calls.bucket, calls.following.heirs(bucket))
+    return (yield [plain("HDEL", each.key("sources"), source) for each in heirs])
 
 
 def _source(token: str) -> str:
