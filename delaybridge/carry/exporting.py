@@ -22,17 +22,19 @@ def portions(page: Sequence[Selected]) -> Iterator[Sequence[Selected]]:
 
 
 class MessageExport:
-    """One export. counts: lines by state, those fired as `fired`; `gone`: left while it ran.
-
-    is_resized: messages went to other buckets meanwhile; some may be written twice, or not at all.
-    """
+    """One export. counts: lines by state, those fired as `fired`; `gone`: left while it ran."""
 
     def __init__(self, states: Sequence[State], tell: Callable[[BadLine], None]) -> None:
         """states: a message that is found in another one meanwhile has gone. tell: of unreadable
         ones, which are left out."""
         self._states, self._tell, self._cache = states, tell, DestinationCache()
         self.counts = Counter[str]()
-        self.is_resized = False
+        self._layouts: set[object] = set()
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether a resize began meanwhile: some may be written twice, or not at all."""
+        return len(self._layouts) > 1
 
     @property
     def is_partly(self) -> bool:
@@ -44,7 +46,7 @@ class MessageExport:
         yield from calls.open()
         rows = yield [calls.bucket(one.bucket).get(one.id) for one in some]
         layout = calls.following.layout
-        self.is_resized |= layout is not None and layout.next is not None
+        self._layouts.add(layout and layout.epochs)
         lines: list[bytes] = []
         for one, row in zip(some, rows, strict=True):
             if row is None or row.state not in self._states:

@@ -157,7 +157,7 @@ def test_a_message_that_moves_while_its_bucket_is_walked_is_found_once(
         looks = 0
         while (page := source._store.complete(walk.page())) is not None:
             found += [each.id for each in page]
-            bucket, look = walk._places[0] if walk._places else (None, None)
+            bucket, look, _ = walk._places[0] if walk._places else (None, None, 0)
             if bucket is None or bucket.number != number:
                 continue
             looks += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -29,8 +28,11 @@ PAGE_MESSAGES = 500  # a script call of about 3 ms
 _KNOWN = 10_000  # destinations that are remembered
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 _BY_RECORD = (State.DELAYED, State.DEAD)  # those that the ledger tells apart
+_LANDED: Literal["landed"] = "landed"  # what is on its way to a bucket comes first
 _SWEPT: Literal["swept"] = "swept"
-_Look = State | Literal["swept"] | None  # in which a bucket is looked at; None: what Redis lost
+# How a bucket is looked at; None: what Redis lost.
+_Look = State | Literal["landed", "swept"] | None
+_Place = tuple[Bucket, _Look, int]  # the last: which family of the layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +79,8 @@ class Selected(NamedTuple):
 class Walk:
     """Finds every message of a selection once, also those that a verb moves on meanwhile.
 
-    A message is judged by its state when its page was read. The ids found in the present bucket
-    are remembered, those of other buckets are not.
+    A message is judged by its state when its page was read. The ids found in the present bucket are
+    remembered, and in all that give their messages to the same ones, if there is a resize.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Walk:
         self._bound: dict[str, bool] = {}  # destination -> whether it fits
         given = (selection.destination, selection.place)
         self._wanted = [place_of(each, namespace.kinds) for each in given if each is not None]
-        self._places: deque[tuple[Bucket, _Look]] | None = None
+        self._places: deque[_Place] | None = None
         self._after: tuple[Any, Any] | None = None
         self._seen: set[str] = set()
         self._damage: StoreDamaged | None = None
@@ -108,15 +110,14 @@ class Walk:
         StoreDamaged after the last page if a part of a bucket could not be read.
         """
         if self._places is None:
-            buckets = yield from self._namespace.every_bucket()
-            looks: list[_Look] = [*self._selection.states]
-            looks += [_SWEPT] if self._selection.is_whole else []
-            self._places = deque(product(buckets, [*looks, *self._lost()]))
+            self._places = yield from self._all_places()
         if not self._places:
             if self._damage is not None:
                 raise self._damage
             return None
-        bucket, state = self._places[0]
+        bucket, state, _ = self._places[0]
+        if state == _LANDED:
+            return (yield from self._land(bucket))
         if state is None:
             return (yield from self._lost_page(bucket))
         if state == _SWEPT:
@@ -134,6 +135,24 @@ class Walk:
             Selected(id, bucket.number, state, int(due_score(score)) if is_timed else None)
             for id, score in found
         ]
+
+    def _all_places(self) -> Steps[deque[_Place]]:
+        found = {each.number: each for each in (yield from self._namespace.every_bucket())}
+        looks: list[_Look] = [_LANDED, *self._selection.states]
+        looks += [_SWEPT] if self._selection.is_whole else []
+        layout = self._namespace.following.layout
+        families = [] if layout is None else layout.families
+        each = ((found[n], at) for at, family in enumerate(families) for n in family if n in found)
+        return deque((b, look, at) for b, at in each for look in [*looks, *self._lost()])
+
+    def _land(self, bucket: Bucket) -> Steps[list[Selected]]:
+        """Land what is on its way to a bucket: it left others after these were walked."""
+        following = self._namespace.following
+        for n in following.layout.sources(bucket.number) if following.layout else ():
+            if not following.is_retired(n):
+                yield from following.land_page(self._namespace.bucket(n))
+        self._advance(None)
+        return []
 
     def _lost(self) -> list[None]:
         is_any = self._recorder is not None and {*_BY_RECORD} & {*self._selection.states}
@@ -186,6 +205,8 @@ class Walk:
         return bucket.page(state, limit=PAGE_MESSAGES, after=self._after, low=low, high=high)
 
     def _damaged(self, bucket: Bucket, refused: StoreError) -> Steps[None]:
+        if self._namespace.following.is_retired(bucket.number):
+            return  # its messages are in later buckets of its family
         error = yield from self._namespace.explained(bucket, refused)
         if not isinstance(error, StoreDamaged):
             raise error
@@ -211,9 +232,9 @@ class Walk:
         if after is not None and after != self._after:
             self._after = after
             return
-        left, _ = self._places.popleft()
+        *_, family = self._places.popleft()
         self._after = None
-        if not self._places or self._places[0][0] is not left:
+        if not self._places or self._places[0][-1] != family:
             self._seen.clear()
 
     def _fits(self, row: Row) -> bool:

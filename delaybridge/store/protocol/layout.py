@@ -60,6 +60,13 @@ class Layout(NamedTuple):
         return chain(self.here.numbers, self.next.numbers if self.next else ())
 
     @property
+    def families(self) -> Iterator[list[int]]:
+        """The same in groups: a bucket gives its messages to later ones of its group only."""
+        epochs = [each for each in (self.here, self.next) if each]
+        step = min(each.size for each in epochs)
+        return ([n for each in epochs for n in each.numbers[at::step]] for at in range(step))
+
+    @property
     def counts(self) -> set[int]:
         """How many buckets there were, at any time."""
         return {each.size for each in self.epochs}

@@ -81,7 +81,7 @@ def export(
     if damage is not None:
         raise damage
     if run.is_resized:
-        call.note("warning: buckets were resized meanwhile; export again when that is done")
+        call.note("warning: a resize of buckets began meanwhile; export again")
     return Exit.PARTLY if run.is_partly else Exit.DONE
 
 
