@@ -58,8 +58,8 @@ class Client(ClientVerbs, Blocking):
         namespace: separates applications that share a Redis. Workers must use the same one.
         brokers: name -> URL of each broker that messages may name. Only the scheme of the URL is
             used. By default the kinds are the names: `rabbitmq`, `kafka`, ...
-        buckets: the number of buckets, fixed when the namespace is created; by default 16 for a
-            new namespace, and any number for an existing one.
+        buckets: the number of buckets of a new namespace, by default 16. An existing one must have
+            had that number once; by default any will do.
         limits: bounds of messages and of the namespace; by default `Limits()`.
         timeout_s: the seconds in which each method returns or raises StoreUnavailable.
         durability: `memory`, `aof`, `aof-fsync`, `replicated:N` or `ledger`: what has to have
@@ -69,8 +69,8 @@ class Client(ClientVerbs, Blocking):
             brings them into Redis in time. 0: none do.
 
     Raises:
-        ConfigError: an argument is wrong. The first call raises it if the namespace has another
-            number of buckets, or if Redis evicts keys when it is full.
+        ConfigError: an argument is wrong. The first call raises it if the namespace never had
+            this number of buckets, or if Redis evicts keys when it is full.
 
     Every method that asks Redis can raise:
         StoreUnavailable: no answer in time. Whether the call took effect is unknown; call again.

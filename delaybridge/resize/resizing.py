@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.settings.durability import Keeping
-from delaybridge.settings.namespace import check_buckets
+from delaybridge.settings.namespace import is_bucket_count
 from delaybridge.store.namespace import announcements, registry
 from delaybridge.store.namespace.announcements import FOLLOWS
 from delaybridge.store.namespace.namespace import Namespace
@@ -46,9 +46,8 @@ def begin(calls: Namespace, buckets: int, *, dry: bool = False) -> Steps[Layout]
     dry: only check. ConfigError: the number is not allowed, two resizes are under way already, or a
     process lives that would not find what has moved.
     """
-    check_buckets(buckets)
-    if buckets > MOST:
-        raise ConfigError(f"buckets: {buckets} is not accepted; a resize goes up to {MOST}")
+    if buckets > MOST or not is_bucket_count(buckets):
+        raise ConfigError(f"buckets: {buckets} is not accepted; use a power of two up to {MOST}")
     layout = yield from _read(calls)
     has_ledger = yield [plain("EXISTS", keys.ledger(calls.namespace), parse=bool)]
     if calls.durability.mode is Keeping.LEDGER or has_ledger[0]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import redis as redis_py
 
 from delaybridge.client import Client
 from delaybridge.errors import ConfigError
+from delaybridge.operate.doctor import namespace as doctor
 from delaybridge.resize import resizing
+from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
@@ -56,3 +60,32 @@ def test_a_process_that_would_not_find_what_has_moved_is_named(
             client.run(lambda calls: resizing.begin(calls, 8))
         assert run("bucket", "resize", "8").code == 2
     store.close()
+
+
+def test_the_settings_may_say_any_number_that_there_was_or_is_to_be(
+    run: Run, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(redis_url, namespace=namespace, buckets=4) as client:
+        assert client.get("a") is None
+        monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "8")
+        assert _doctor(redis_url, namespace, 8) == ["bucket_count_differs"]
+        asked = run("bucket", "resize", "8")
+        assert asked.code == 0
+        assert "no worker runs" in asked.err
+        assert run("bucket", "resize", "--pause", "--resume").code == 2
+        before = client.run(lambda calls: resizing.begin(calls, 8))
+        following = client._calls.following
+        moved = registry.relayout(namespace, before, before.moved(), following.birth)
+        with closing(Store(redis_url)) as store:
+            assert store.run([moved]) == [True]
+        for count in (4, 8):
+            found = _doctor(redis_url, namespace, count)
+            assert "bucket_without_worker" in found
+            assert "bucket_count_differs" not in found
+
+
+def _doctor(redis_url: str, namespace: str, count: int) -> list[str]:
+    flags = {"redis": {"url": redis_url}, "namespace": namespace, "buckets": count}
+    with closing(Store(redis_url)) as store:
+        found = doctor.namespace(store, Settings.load(None, flags))
+        return [each.trouble.code for each in found if each.trouble]

@@ -262,9 +262,9 @@ MUTANTS = [
     ),
     Mutant(
         "doctor: buckets that differ", "delaybridge/operate/doctor/namespace.py",
-        "    if count != settings.buckets:", "    if count < settings.buckets:",
-        "a wrong number of buckets is found when a worker starts",
-        "tests/integration/test_golden.py -k doctor",
+        "if settings.buckets not in layout.counts:", "if settings.buckets != layout.here.size:",
+        "doctor is red for good after a resize",
+        "tests/integration/test_resize_asked.py",
     ),
     Mutant(
         "gone: a process keeps its expiry", "lua/announce.lua",

@@ -32,7 +32,7 @@ def namespace(
     store: Store, settings: Settings
 ) -> Generator[Finding, None, delaybridge.Stats | None]:
     """Bucket count, owners, lateness. Checking does not create the namespace."""
-    (record,) = store.run_each([registry.read_birth(settings.namespace)])
+    (record,) = store.run_each([registry.read_layout(settings.namespace)])
     if isinstance(record, errors.StoreError):
         broken = damage.of_birth(settings.namespace)
         yield damaged("key_damaged", broken)
@@ -43,9 +43,11 @@ def namespace(
             yield trouble("store_went_back", history_alarm.setbacks_text(noticed))
         yield ok("namespace", f"{settings.namespace} is new: it has not been used yet")
         return None
-    count = record[0]
-    if count != settings.buckets:
-        yield trouble("bucket_count_differs", namespace=settings.namespace, count=count)
+    layout = record[0]
+    if settings.buckets not in layout.counts:
+        asked, count = settings.buckets, layout.here.size
+        about = {"namespace": settings.namespace, "count": count, "asked": asked}
+        yield trouble("bucket_count_differs", **about)
         return None
     # Not with the durability that is asked for: what contradicts it is another finding.
     with delaybridge.Client.from_settings(settings.reading()) as client:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.operate.terminal.failure import Exit, Failure
+from delaybridge.operate.cli.messages.scheduling import warn_without_workers
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import DURATION, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Row
@@ -127,7 +128,7 @@ def bucket_ls(call: Invocation) -> int:
 @option("--dry-run", "Only say what would be moved.", to="is_dry")
 @option("--pause", "Let no other bucket begin; those under way are moved to the end.")
 @option("--resume", "Go on after a pause.")
-@option("--wait", "Return when all messages have moved.")
+@option("--wait", "Return when all messages have moved; Ctrl-C ends the waiting alone.")
 @pass_call
 def bucket_resize(
     call: Invocation, buckets: int | None, is_dry: bool, pause: bool, resume: bool, wait: bool
@@ -138,7 +139,10 @@ def bucket_resize(
     """
     from delaybridge.resize import resizing
 
-    with call.client() as client:
+    if pause and resume:
+        raise refused("--resume", "give it or --pause, not both")
+    settings = call.settings.model_copy(update={"buckets": None})  # which may say the next number
+    with call.client_of(settings) as client:
         if buckets is not None:
             client.run(lambda calls: resizing.begin(calls, buckets, dry=is_dry))
         if pause or resume:
@@ -150,8 +154,12 @@ def bucket_resize(
             text = f"would move {messages:,} messages from {found.buckets} buckets to {buckets}"
             call.output.result({"buckets": found.buckets, "to": buckets, "left": messages}, text)
             return
+        if found.to is not None:
+            warn_without_workers(call, client)
+        said = None
         while wait and found.to is not None:
-            call.note(_how_far(found))
+            if said != (said := _how_far(found)):
+                call.note(said)
             time.sleep(_LOOK_RESIZE_S)
             found = client.run(resizing.progress)
     call.output.result(found._asdict(), _how_far(found))
