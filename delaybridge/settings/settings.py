@@ -68,7 +68,7 @@ class Settings(Section, BaseSettings):
     namespace: Annotated[str, values.namespace] = "delaybridge"
     """Prefix of every key in Redis: one namespace, one fleet."""
     buckets: Annotated[int, values.buckets] = 16
-    """Shards of the store, a power of two; fixed when the namespace is first used."""
+    """Shards of the store, a power of two, of a new namespace; later: delaybridge bucket resize."""
     durability: Annotated[str, values.durability] = "memory"
     """What has to have happened to a message, a cancel or any other change before it is accepted:
     memory (Redis has it), aof (and keeps an append-only file), aof-fsync (and has it on disk),

@@ -89,7 +89,7 @@ class BaseStore(Generic[W]):
                 pipeline = yield from self._timed(steps.send(answers))
                 answers = pipeline.answers
         except StopIteration as done:
-            return Pipeline.of(done.value)
+            return Pipeline.answered(done.value)
 
     def _timed(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
         """That of these commands; before it that of the times which their scripts must be told."""

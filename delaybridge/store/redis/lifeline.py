@@ -37,7 +37,7 @@ class Lifeline:
         self._since_s = self._answered_s = time.monotonic()
 
     async def begin(self) -> None:
-        """Ask who it is."""
+        """Ask the server which connection it is."""
         id, info = await self._ask(packed("CLIENT", "ID"), packed("INFO", "server"))
         self.id, self.run_id = int(id), read_info(info).get("run_id", "")
         await self.listed(())

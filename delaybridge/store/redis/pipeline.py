@@ -101,7 +101,7 @@ class Pipeline:
         self._last_s = self._until_s - (timeout_s / 5 if follows else timeout_s / 2)
 
     @classmethod
-    def of(cls, answers: list[Any]) -> Self:
+    def answered(cls, answers: list[Any]) -> Self:
         """One that has these answers, errors among them."""
         found = cls((), 0.0)
         found.answers = answers
