@@ -56,7 +56,7 @@ def namespace(
         memory = client.run(lambda calls: fullest(calls.placement))
     alone = unowned(found.buckets)
     if not alone:
-        seen = count - len(numbers(found.unseen))
+        seen = len(found.buckets) - len(numbers(found.unseen))
         what = f"{seen} buckets are owned by {len(found.workers)} workers"
         yield ok("workers", what)
     thresholds = Thresholds(overdue_ms=_MAX_OVERDUE_MS)
