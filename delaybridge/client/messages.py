@@ -56,16 +56,9 @@ class MessageVerbs(RedirectVerbs):
 
     @verb(Scope.WRITE, "Deliver the last message of a key once it is quiet", is_batched=True)
     def debounce(
-        self,
-        /,
-        destination: str,
-        body: Body = UNSET,
-        *,
-        key: str,
-        quiet: Span = "5m",
-        longest: Span = "1h",
-        **content: Any,
-    ) -> Steps[Receipt]:
+        self, /, destination: str, body: Body = UNSET, *,
+        key: str, quiet: Span = "5m", longest: Span = "1h", **content: Any,
+    ) -> Steps[Receipt]:  # fmt: skip
         """Store a message to be delivered once its key has been quiet; the last content wins.
 
         Args:
@@ -91,15 +84,9 @@ class MessageVerbs(RedirectVerbs):
 
     @verb(Scope.WRITE, "Deliver a message of a key now, the last of the next ones later")
     def throttle(
-        self,
-        /,
-        destination: str,
-        body: Body = UNSET,
-        *,
-        key: str,
-        every: Span = "1m",
-        **content: Any,
-    ) -> Steps[Receipt]:
+        self, /, destination: str, body: Body = UNSET, *,
+        key: str, every: Span = "1m", **content: Any,
+    ) -> Steps[Receipt]:  # fmt: skip
         """Deliver the first message of a key at once; of those that follow soon only the last.
 
         Args:

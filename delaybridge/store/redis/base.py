@@ -59,13 +59,9 @@ class BaseStore(Generic[W]):
     _from_url: Callable[..., Any]
 
     def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 5.0,
-        durability: Durability = MEMORY,
-        recorder: Recorder | None = None,
-    ) -> None:
+        self, url: str, *, timeout_s: float = 5.0,
+        durability: Durability = MEMORY, recorder: Recorder | None = None,
+    ) -> None:  # fmt: skip
         """recorder: tells the ledger what is changed; closed with the store."""
         self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
