@@ -74,11 +74,8 @@ def namespace(
 
 def _unwatched(found: delaybridge.Stats) -> Iterator[Finding]:
     """Workers whose end the others would not see."""
-    of_reason: dict[str, list[str]] = {}
-    for each in found.workers:
-        of_reason.setdefault(each.unwatched, []).append(each.name)
-    of_reason.pop("", None)
-    for why, names in of_reason.items():
+    for why in sorted({each.unwatched for each in found.workers} - {""}):
+        names = [each.name for each in found.workers if each.unwatched == why]
         what = "is killed, its buckets wait until its lease runs out"
         yield ok("workers", f"if {some(names, _NAMED)} {what}; its connection is not seen: {why}")
 
