@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from delaybridge.worker.parts import Part, RunView
 
 _IDLE_S, _SOON_S = 0.2, 0.02
 _RELEASED_S = 2.0
+_DRAINS_S = 1.0  # so long it may take to give leases back
 _AT_ONCE = 8  # buckets of a worker that give their messages away
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
@@ -27,13 +29,14 @@ _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanw
 class Moving:
     """One bucket that gives its messages away. at_s: when to go on, on the monotonic clock.
 
-    is_awaited: its last messages are due, and what is due at its targets waits for them.
+    is_awaited: its last messages are due, and what is due at its targets waits for them. is_empty:
+    it has given all that it had.
     """
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket, self.at_s = bucket, 0.0
         self.landed, self.back = b"", list[bytes]()
-        self.is_awaited = False
+        self.is_awaited = self.is_empty = False
 
 
 class Mover(Part):
@@ -102,14 +105,23 @@ class Mover(Part):
         for number in sources:
             if following.has_begun(number) and number not in self._moving:
                 self._moving[number] = Moving(held[number])
-        fresh = [n for n in sources if not following.has_begun(n)]
-        if fresh and not layout.paused and len(self._moving) < _AT_ONCE:
-            await self._begin(held[fresh[0]])
+        soon_s = time.monotonic() + _DRAINS_S
+        if any(each.is_awaited and each.at_s < soon_s for each in self._moving.values()):
+            return
+        fresh = [held[n] for n in sources if not following.has_begun(n) and not layout.paused]
+        begun = [self._begin(each) for each in fresh[: max(0, _AT_ONCE - len(self._moving))]]
+        ended = [self._end(each) for each in [*self._moving.values()] if each.is_empty]
+        await asyncio.gather(*begun, *ended)
 
     async def _begin(self, bucket: Bucket) -> None:
         """Give the lease back, then give the bucket its other keys, and take it again."""
         if not await self._unheld(bucket, moves.begin(bucket)):
             say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
+
+    async def _end(self, one: Moving) -> None:
+        """Give the lease back, and delete what is left."""
+        await self._unheld(one.bucket, moves.retire(one.bucket))
+        self._moving.pop(one.bucket.number, None)
 
     async def _unheld(self, bucket: Bucket, command: RedisCommand[bool]) -> bool:
         """Whether a command was done that needs the bucket's lease to be free; then go on."""
@@ -118,7 +130,7 @@ class Mover(Part):
         try:
             self._run.regroup()
             while any(s.bucket.number == number for s in self._run.sessions()):
-                await asyncio.sleep(_SOON_S / 10)
+                await asyncio.sleep(_SOON_S / 4)
             done, until_s = await self._store.run_one(command), time.monotonic() + _RELEASED_S
             while not done and time.monotonic() < until_s:  # the lease is still on its way back
                 await asyncio.sleep(_SOON_S / 4)
@@ -142,17 +154,15 @@ class Mover(Part):
         if found is None:
             raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")
         one.landed, one.back = b"", []
-        one.is_awaited = one.is_awaited and found.phase == GOES
+        one.is_awaited = found.phase == GOES and (found.page is None or found.page.gate == b"0")
         if found.page is not None:
             refused = await self._store.complete(self._following.land(one.bucket, found.page))
             one.landed = found.page.stamp
             one.back = await self._put_back(one.bucket, found.page, refused.values())
         elif found.phase == EMPTY:
-            await self._unheld(one.bucket, moves.retire(one.bucket))
-            self._moving.pop(one.bucket.number, None)
+            one.is_empty, one.at_s = True, math.inf
         else:
             one.at_s = time.monotonic() + found.wait_ms / 1000
-            one.is_awaited = found.phase == GOES
         return found.page is not None
 
     async def _put_back(
