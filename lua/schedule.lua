@@ -607,7 +607,9 @@ if not all_new then
       if waits then
         due_ms = math.max(due_ms, math.floor(its_score))
       elseif ends_ms > now then -- before its last message was due, that was cancelled
-        due_ms = ends_ms - span > now and ends_ms - span or ends_ms
+        -- With a ledger `now` is behind by a commit, in which that message may have left.
+        local left = math.max(now, tonumber(fired[1] or -1))
+        due_ms = ends_ms - span > left and ends_ms - span or ends_ms
       end
     end
     local score = due_ms + rank

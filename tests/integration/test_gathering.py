@@ -117,6 +117,13 @@ def test_what_was_kept_and_cancelled_leaves_the_span_as_it_is(world: World) -> N
     assert call(world, THROTTLE) == (KEPT, EVERY_MS - 2_000)
 
 
+def test_a_call_whose_time_is_behind_does_not_repeat_a_span(world: World) -> None:
+    call(world, THROTTLE)
+    deliver(world, world.owner())
+    world.now_ms -= 5  # it was made before its row was written in the ledger
+    assert call(world, THROTTLE) == (KEPT, EVERY_MS + 5)
+
+
 def test_a_span_that_ended_leaves_nothing_behind(world: World) -> None:
     owner = world.owner()
     for n in range(12):

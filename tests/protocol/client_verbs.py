@@ -38,7 +38,8 @@ def _gather(bucket: Bucket, call: ClientCall, target: Target, added: list[int], 
         due = max(first, due)
     else:
         ends = bucket.spans[id] or 0
-        due = now if ends <= now else ends - EVERY if ends - EVERY > now else ends
+        left = max(2 * now, bucket.fired_score)
+        due = now if ends <= now else ends - EVERY if 2 * (ends - EVERY) > left else ends
     answer = _schedule(bucket, call, Target(id, 2 * due + score % 2, stamp), added, now, until)
     if is_again or answer not in (Answer.CREATED, Answer.REPLACED):
         return Answer.CREATED if answer == BEGUN else answer

@@ -123,7 +123,7 @@ LUA_MUTANTS = [
               "now + span"),
     LuaMutant("throttle: no span", "schedule", "      note_span(id, due_ms + span)", ""),
     LuaMutant("throttle: a span is one too long", "schedule",
-              "ends_ms - span > now and ends_ms - span or ends_ms", "ends_ms"),
+              "ends_ms - span > left and ends_ms - span or ends_ms", "ends_ms"),
     LuaMutant("gathered: what is due is replaced", "schedule",
               "waits and not is_again and is_leaving", "false and is_leaving"),
     LuaMutant("gathered: what was due long ago leaves", "schedule",

@@ -73,7 +73,7 @@ def _feature(store: Store, key: str, what: str, script: str, remedy: str = _PAGE
     _, answer = store.run_each([loaded, _asked("EVALSHA", (digest, 1, key), key)])
     if answer == 1:
         return ok("scripts", f"{what} works")
-    why = answer if isinstance(answer, StoreError) else "it is missing or differs"
+    why = str(answer).rstrip(".") if isinstance(answer, StoreError) else "it is missing or differs"
     return trouble("scripts_fail", f"{what}: {why}", about="scripts", remedy=remedy)
 
 
@@ -83,7 +83,7 @@ def _life(store: Store, namespace: str) -> Finding:
     if error is None:
         return ok("scripts", fact)
     left = ", ".join(sorted(scripts().keys() - done))
-    what = f"{fact}; {error}; so not: {left}"
+    what = f"{fact}; {str(error).rstrip('.')}; so not: {left}"
     return trouble("scripts_fail", what, about="scripts", remedy=_PAGE)
 
 
