@@ -255,6 +255,8 @@ def test_the_commands_move_messages_without_a_loss(
     assert (exported.code, exported.err) == (0, "3 delayed\n")
     text = gzip.decompress(file.read_bytes()).decode()
     assert run("message", "export").out == text
+    full = run("message", "export", "-o", "/dev/full")
+    assert (full.code, full.err.split(": ")[1]) == (1, "/dev/full")
     there = [f"{flag}-to" if "namespace" in flags[n - 1] else flag for n, flag in enumerate(flags)]
     into = partial(runner(there, capsys, monkeypatch), "message", "import")
     assert "memory:q  3  due" in into(str(file), "--dry-run").out

@@ -98,20 +98,16 @@ def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
     """
     from delaybridge.accept.accept import check_id
 
-    ids, verb = [*dict.fromkeys(targets.ids)], cast(Verb, bulk)
-    if ids and targets.dry_run:
-        verb = partial(verb, dry_run=True)
-        call.note("dry run: nothing is changed")
-    elif bulk.row().is_destructive and len(ids) > 1:
-        call.confirm(f"{bulk.asks} {len(ids)} messages", yes=targets.yes)
+    ids, named = [*dict.fromkeys(targets.ids)], targets.from_file
+    verb = _begun(call, targets, bulk) if ids or named is not None else cast(Verb, bulk)
     for id in ids:
         check_id(id, call.settings.limits.as_limits())
     with call.client(remedy="run the command again") as client:
         sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
         if bulk.has_notes:
             bulk(client, [], dry_run=True)  # MessageError if there can be no such destination
-        if targets.from_file is not None:
-            return _sweep_file(sweep, targets, bulk)
+        if named is not None:
+            return _sweep_file(sweep, named)
         if not ids:
             return _sweep_matches(sweep, targets, bulk)
         if len(ids) > 1:
@@ -129,21 +125,26 @@ def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
         return Exit.DONE
 
 
-def _sweep_file(sweep: Sweep, targets: Targets, bulk: BulkVerb) -> int:
+def _begun(call: Invocation, targets: Targets, bulk: BulkVerb) -> Verb:
+    """The verb for messages that are named, once it may begin."""
+    verb, count = cast(Verb, bulk), len({*targets.ids})
+    if targets.dry_run:
+        call.note("dry run: nothing is changed")
+        return partial(verb, dry_run=True)
+    if bulk.row().is_destructive and count != 1:
+        which = f"{count} messages" if count else "the messages that are named in the file"
+        call.confirm(f"{bulk.asks} {which}", yes=targets.yes)
+    return verb
+
+
+def _sweep_file(sweep: Sweep, named: Iterable[bytes]) -> int:
     """Apply the verb to the messages that a file names, page by page; the exit code."""
     from delaybridge.carry.receipts import named_in
 
-    call = sweep.call
-    if targets.dry_run:
-        sweep.verb = partial(sweep.verb, dry_run=True)
-        call.note("dry run: nothing is changed")
-    elif bulk.row().is_destructive:
-        call.confirm(f"{bulk.asks} the messages that are named in the file", yes=targets.yes)
-    buckets = sweep.client.run(lambda calls: calls.open())
-    lines = targets.from_file or ()
-    pages = named_in(lines, call.settings.limits.as_limits(), buckets)
+    limits = sweep.call.settings.limits.as_limits()
+    pages = named_in(named, limits, sweep.client.run(lambda calls: calls.open()))
     try:
-        return sweep.run(pages, quiet=call.output.is_watched)
+        return sweep.run(pages, quiet=sweep.call.output.is_watched)
     finally:
         if sweep.answers:
             sweep.show_summary()

@@ -25,18 +25,17 @@ from delaybridge.operate.cli.messages.lines import read_lines
 from delaybridge.operate.cli.messages.scheduling import stdin_bytes
 from delaybridge.operate.cli.messages.targets import EXCHANGE, PENDING_STATES
 from delaybridge.operate.terminal import grammar
-from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, refused
+from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import Command, option, pass_call
 from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.progress import progress, size_of
+from delaybridge.operate.terminal.streams import drop_stdout
 from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
-    from delaybridge.carry.exporting import MessageExport
     from delaybridge.carry.importing import Import, Ready
     from delaybridge.carry.line import BadLine, Line
-    from delaybridge.store.messages.selection import Selected
 
 _GZIP = b"\x1f\x8b"
 _STATES_HELP = "Only messages in this state; once for each state. [default: all four]"
@@ -63,18 +62,26 @@ def export(
     is there throughout is written once, wherever it moves meanwhile. What is in flight is written,
     too; `message import` leaves it out.
     """
-    from delaybridge.carry.exporting import ALL_STATES, MessageExport
+    from delaybridge.carry.exporting import ALL_STATES, MessageExport, portions
     from delaybridge.store.messages.selection import Selection
 
     wanted = tuple(each for each in ALL_STATES if each.value in states or not states)
     chosen = {name: value for name, value in filters.items() if value}
     selection = Selection(states=wanted, is_whole=True, **chosen)
     run, damage = MessageExport(wanted, partial(tell, call)), None
-    with call.client(reads=True) as client, _written(None if dry_run else output) as write:
+    with (
+        call.client(reads=True) as client,
+        _written(os.devnull if dry_run else output) as write,
+        interrupts(signal.SIGINT) as check,
+        progress(None, wanted=not call.output.json, label="export") as advance,
+    ):
         if selection.destination is not None:
             client.destinations(selection.destination)  # MessageError if there can be no such one
         try:
-            _write_all(call, client, run, client.select(selection), None if dry_run else write)
+            for some in (some for page in client.select(selection) for some in portions(page)):
+                write(client.run(partial(run.read, some=some)))
+                advance(len(some))
+                check()
         except StoreDamaged as exc:  # all buckets but this one are written
             damage = exc
     _show_counts(call, run.counts)
@@ -85,40 +92,28 @@ def export(
     return Exit.PARTLY if run.is_partly else Exit.DONE
 
 
-def _write_all(
-    call: Invocation,
-    client: delaybridge.Client,
-    run: MessageExport,
-    pages: Iterable[Sequence[Selected]],
-    write: Callable[[bytes], Any] | None,
-) -> None:
-    """Write all messages, or count them."""
-    from delaybridge.carry.exporting import portions
-
-    bar = progress(None, wanted=not call.output.json, label="export")
-    with interrupts(signal.SIGINT) as check, bar as advance:
-        for some in (some for page in pages for some in portions(page)):
-            if write is None:
-                run.counts.update(one.state.value for one in some)
-            else:
-                write(client.run(lambda calls, some=some: run.read(calls, some)))  # type: ignore[misc]
-            advance(len(some))
-            check()
-
-
 @contextmanager
 def _written(output: str | None) -> Iterator[Callable[[bytes], Any]]:
     """What writes to a file, which appears when all is written; without a name to stdout."""
-    if output is None:
-        yield sys.stdout.buffer.write
-        return
-    part = Path(f"{output}.part")
+    target = Path(output or os.devnull)
+    is_direct = target.exists() and not target.is_file()  # a device or a pipe
+    part = target if is_direct else Path(f"{output}.part")
     try:
-        with gzip.open(part, "wb", 6) if output.endswith(".gz") else part.open("wb") as stream:
-            yield stream.write
-        os.replace(part, output)
+        if output is None:
+            yield sys.stdout.buffer.write
+            sys.stdout.buffer.flush()
+        else:
+            with gzip.open(part, "wb", 6) if target.suffix == ".gz" else part.open("wb") as stream:
+                yield stream.write
+            os.replace(part, target)
+    except OSError as exc:
+        if output is None:
+            drop_stdout()
+        what = f"{exc.strerror}: not all is exported"
+        raise Failure(Exit.FAILED, "os_error", output or "stdout", what) from exc
     finally:
-        part.unlink(missing_ok=True)
+        if not is_direct:
+            part.unlink(missing_ok=True)
 
 
 @click.command("import", cls=Command)
@@ -176,8 +171,14 @@ def _import_file(
                     yield text.number, read_line(text.body, f"line {text.number}")
 
         def stored(ready: Sequence[Ready]) -> None:
-            if kept is not None:
-                kept.write(receipts_of(ready))
+            data = receipts_of(ready)
+            try:
+                is_noted = kept is None or kept.write(data) == len(data)
+            except OSError:
+                is_noted = False
+            if not is_noted:
+                what = f"{receipt} cannot be written; import again, with another file"
+                raise Failure(Exit.FAILED, "os_error", "--receipt", what)
 
         run = Import(client.kinds, limits, tell=partial(tell, call), dry=dry, **how)
         return import_lines(call, client, run, lines(), stored, "--after {}")
@@ -200,7 +201,7 @@ def import_lines(
     with interrupts(signal.SIGINT) as check:
         try:
             for batch in run.batches(lines):
-                stored(client.run(lambda calls, batch=batch: run.store(calls, batch)))  # type: ignore[misc]
+                stored(client.run(partial(run.store, batch=batch)))
                 done = run.number
                 check()
             done = None

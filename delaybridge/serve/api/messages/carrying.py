@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -61,7 +62,7 @@ async def lines(call: Call) -> Download:
     async def texts() -> AsyncIterator[bytes]:
         async for page in client.select(selection):
             for some in portions(page):
-                yield await client.run(lambda on, some=some: run.read(on, some))  # type: ignore[misc]
+                yield await client.run(partial(run.read, some=some))
 
     found = texts()
     return Download(call, _HEADERS, await anext(found, b""), found)
@@ -88,7 +89,7 @@ async def import_lines(call: Call) -> Reply:
     async def progress() -> Progress:
         told = Counter[str]()
         for batch in run.batches(found):
-            await client.run(lambda on, batch=batch: run.store(on, batch))  # type: ignore[misc]
+            await client.run(partial(run.store, batch=batch))
             yield len(batch), run.counts - told
             told = run.counts.copy()
         yield 0, run.counts - told
