@@ -34,8 +34,7 @@ def namespace(
     """Bucket count, owners, lateness. Checking does not create the namespace."""
     (record,) = store.run_each([registry.read_layout(settings.namespace)])
     if isinstance(record, errors.StoreError):
-        broken = damage.of_birth(settings.namespace)
-        yield damaged("key_damaged", broken)
+        yield damaged("key_damaged", damage.of_birth(settings.namespace))
         return None
     if record is None:
         noticed = history_alarm.kept(store.run_each([history_alarm.read(settings.namespace)])[0])
@@ -43,10 +42,9 @@ def namespace(
             yield trouble("store_went_back", history_alarm.setbacks_text(noticed))
         yield ok("namespace", f"{settings.namespace} is new: it has not been used yet")
         return None
-    layout = record[0]
-    if settings.buckets not in layout.counts:
-        asked, count = settings.buckets, layout.here.size
-        about = {"namespace": settings.namespace, "count": count, "asked": asked}
+    layout, asked = record[0], settings.buckets
+    if asked not in layout.counts:
+        about = {"namespace": settings.namespace, "count": layout.here.size, "asked": asked}
         yield trouble("bucket_count_differs", **about)
         return None
     # Not with the durability that is asked for: what contradicts it is another finding.
@@ -57,8 +55,7 @@ def namespace(
     alone = unowned(found.buckets)
     if not alone:
         seen = len(found.buckets) - len(numbers(found.unseen))
-        what = f"{seen} buckets are owned by {len(found.workers)} workers"
-        yield ok("workers", what)
+        yield ok("workers", f"{seen} buckets are owned by {len(found.workers)} workers")
     thresholds = Thresholds(overdue_ms=_MAX_OVERDUE_MS)
     yield from troubles(found, memory, settings=settings, thresholds=thresholds)
     yield from _unwatched(found)
