@@ -56,6 +56,8 @@ redis.call('HLEN', KEYS[7])
 redis.call('ZCARD', KEYS[9])
 redis.call('HLEN', KEYS[10])
 redis.call('ZCARD', KEYS[11])
+-- First: after a write that cannot grow memory, a full Redis lets all others pass. So pages go.
+redis.call('HDEL', KEYS[8], '')
 local phase, limit, bytes = tonumber(marks[2] or 1), tonumber(ARGV[4]), tonumber(ARGV[5])
 local rest = tonumber(ARGV[8])
 

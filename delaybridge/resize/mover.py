@@ -9,18 +9,19 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.moves import EMPTY, GOES, Lifted
 from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.parts import Part, RunView
+from delaybridge.worker.parts import Commands, Part, RunView
 
 _IDLE_S, _SOON_S = 0.2, 0.02
 _RELEASED_S = 2.0
 _DRAINS_S = 1.0  # so long it may take to give leases back
+_PATIENT_S, _TOLD_S = 5.0, 20.0  # what waits so long is told; so long after it was last seen
 _AT_ONCE = 8  # buckets of a worker that give their messages away
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
@@ -52,6 +53,7 @@ class Mover(Part):
         self._run, self._store, self._following = run, run.store, run.calls.following
         self._moving: dict[int, Moving] = {}
         self._rested_s = 0.0  # until then, only what others wait for
+        self._waits, self._since_s, self._until_s, self._is_told = "", 0.0, -math.inf, False
         self._following.resting.clear()
 
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
@@ -68,8 +70,25 @@ class Mover(Part):
             try:
                 await asyncio.sleep(await self._step())
             except StoreError as exc:
-                say(logging.WARNING, "resize_waits", reason=str(exc))
+                self._wait(str(exc), is_told=not isinstance(exc, StoreUnavailable))
                 await asyncio.sleep(1.0)
+
+    def commands(self) -> Commands:
+        """Something to be answered while messages wait, and once more: so the pulse tells why."""
+        return [registry.store_time()] if time.monotonic() < self._until_s + _TOLD_S else ()
+
+    def take_replies(self, replies: Sequence[Any]) -> None:
+        """Say why messages wait, if they have for some seconds."""
+        if self._is_told and self._since_s + _PATIENT_S < time.monotonic() < self._until_s:
+            raise StoreError(self._waits)
+
+    def _wait(self, reason: str, *, is_told: bool = True) -> None:
+        now_s = time.monotonic()
+        is_new = now_s > self._until_s
+        if is_new or reason != self._waits:
+            say(logging.WARNING, "resize_waits", reason=reason)
+        self._since_s = now_s if is_new else self._since_s
+        self._waits, self._until_s, self._is_told = reason, now_s + _TOLD_S, is_told
 
     async def _step(self) -> float:
         """One page of a bucket, or what else is to be done; how long to wait then."""
@@ -116,7 +135,7 @@ class Mover(Part):
     async def _begin(self, bucket: Bucket) -> None:
         """Give the lease back, then give the bucket its other keys, and take it again."""
         if not await self._unheld(bucket, moves.begin(bucket)):
-            say(logging.WARNING, "resize_waits", reason=f"a worker holds bucket {bucket.number}")
+            self._wait(f"a worker holds bucket {bucket.number}")
 
     async def _end(self, one: Moving) -> None:
         """Give the lease back, and delete what is left."""
@@ -174,8 +193,7 @@ class Mover(Part):
             entries = [each for each in page.entries if each.id in ids]
             await self._store.run_one(moves.land_back(bucket, page, entries))
             shown = ", ".join(repr(id.decode(errors="replace")[:60]) for id in ids[:3])
-            reason = f"{shown}: another message has its id there, under another key"
-            say(logging.WARNING, "resize_waits", reason=reason)
+            self._wait(f"{shown}: another message has its id there, under another key")
         return ids
 
     async def _finished(self) -> bool:

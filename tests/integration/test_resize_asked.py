@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing
+from unittest.mock import MagicMock
 
 import pytest
 import redis as redis_py
 
 from delaybridge.client import Client
-from delaybridge.errors import ConfigError
+from delaybridge.errors import ConfigError, StoreError
 from delaybridge.operate.doctor import namespace as doctor
 from delaybridge.resize import resizing
+from delaybridge.resize.mover import Mover
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.redis.store import Store
@@ -89,3 +91,22 @@ def _doctor(redis_url: str, namespace: str, count: int) -> list[str]:
     with closing(Store(redis_url)) as store:
         found = doctor.namespace(store, Settings.load(None, flags))
         return [each.trouble.code for each in found if each.trouble]
+
+
+def test_why_messages_wait_is_told_after_some_seconds_until_they_move() -> None:
+    mover, run = Mover(), MagicMock()
+    mover.begin(run)
+    assert mover.commands() == ()
+    mover._wait("no answer", is_told=False)
+    mover._since_s -= 10.0
+    mover.take_replies([])
+    mover._wait("a key is damaged")
+    mover.begin(run)
+    mover._wait("a key is damaged")
+    mover.take_replies([])
+    mover._since_s -= 10.0
+    with pytest.raises(StoreError, match="a key is damaged"):
+        mover.take_replies([])
+    mover._until_s -= 30.0
+    assert mover.commands()  # one that is answered, so that the pulse is well again
+    mover.take_replies([])

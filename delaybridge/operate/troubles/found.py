@@ -42,6 +42,7 @@ _PARTS = {  # of the pulse -> the trouble if it fails
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",
     "destinations": "rules of destinations are not read",
+    "resize": "not all messages go to their new buckets",
 }
 
 

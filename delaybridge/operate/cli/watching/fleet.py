@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.operate.cli.messages.scheduling import warn_without_workers
 from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import DURATION, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
@@ -149,13 +148,10 @@ def bucket_resize(
             client.run(lambda calls: resizing.pause(calls, paused=pause))
         found = client.run(resizing.progress)
         if is_dry and buckets is not None:
-            stats = client.stats()
-            messages = stats.delayed + stats.in_flight + stats.parked + stats.dead
-            text = f"would move {messages:,} messages from {found.buckets} buckets to {buckets}"
-            call.output.result({"buckets": found.buckets, "to": buckets, "left": messages}, text)
+            _say_dry(call, client.stats(), found.buckets, buckets)
             return
         if found.to is not None:
-            warn_without_workers(call, client)
+            _warn_waiting(call, client.stats())
         said = None
         while wait and found.to is not None:
             if said != (said := _how_far(found)):
@@ -163,6 +159,20 @@ def bucket_resize(
             time.sleep(_LOOK_RESIZE_S)
             found = client.run(resizing.progress)
     call.output.result(found._asdict(), _how_far(found))
+
+
+def _say_dry(call: Invocation, stats: Stats, before: int, after: int) -> None:
+    messages = stats.delayed + stats.in_flight + stats.parked + stats.dead
+    text = f"would move {messages:,} messages from {before} buckets to {after}"
+    call.output.result({"buckets": before, "to": after, "left": messages}, text)
+
+
+def _warn_waiting(call: Invocation, stats: Stats) -> None:
+    if not stats.workers:
+        call.note("warning: no worker runs; start one: delaybridge scan")
+    for each in stats.workers:
+        if why := each.failing.get("resize"):
+            call.note(f"warning: {each.name}: {why}")
 
 
 def _how_far(found: ResizeProgress) -> str:
