@@ -238,7 +238,7 @@ MUTANTS = [
     ),
     Mutant(
         "cli: a dry run of ids is none", "delaybridge/operate/cli/messages/bulk.py",
-        "verb = partial(verb, dry_run=True)", "pass",
+        "return partial(verb, dry_run=True)", "return verb",
         "--dry-run with ids changes them",
         "tests/integration/test_cli_many.py -k dry_run",
     ),
