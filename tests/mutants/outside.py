@@ -262,7 +262,7 @@ MUTANTS = [
     ),
     Mutant(
         "doctor: buckets that differ", "delaybridge/operate/doctor/namespace.py",
-        "if settings.buckets not in layout.counts:", "if settings.buckets != layout.here.size:",
+        "if asked not in layout.counts:", "if asked != layout.here.size:",
         "doctor is red for good after a resize",
         "tests/integration/test_resize_asked.py",
     ),

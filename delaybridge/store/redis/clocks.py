@@ -49,9 +49,7 @@ class Clocks:
         nodes = {self._node_of(each.keys[0]) for each in commands if _is_untold(each)}
         fresh = {n for n, seen in self._seen.items() if seen.asked_s >= now_s - _KNOWN_S}
         return {
-            node: plain(
-                "TIME", parse=partial(self._see, node, now_s), near=f"@{node}" if node else ""
-            )
+            node: plain("TIME", parse=partial(self._see, node, now_s), near=node and f"@{node}")
             for node in nodes - fresh
         }
 

@@ -36,12 +36,6 @@ class Lifeline:
         self.id, self.run_id = 0, ""
         self._since_s = self._answered_s = time.monotonic()
 
-    async def begin(self) -> None:
-        """Ask the server which connection it is."""
-        id, info = await self._ask(packed("CLIENT", "ID"), packed("INFO", "server"))
-        self.id, self.run_id = int(id), read_info(info).get("run_id", "")
-        await self.listed(())
-
     async def listed(self, ids: Collection[int]) -> set[int]:
         """Those of these lines that the server has, and its own."""
         (reply,) = await self._ask(packed("CLIENT", "LIST", "ID", self.id, *ids))
@@ -75,20 +69,19 @@ class Lifeline:
         """Wait so long, unless it ends; whether it has ended, or is stale."""
         return await self._connection.ends(within_s) or self.is_stale
 
-    def close(self) -> None:
-        """Close it: the server lists it no more."""
-        self._connection.close()
-
 
 @asynccontextmanager
 async def lifeline(wire_at: Callable[[str], AsyncWire], node: str) -> AsyncIterator[Lifeline]:
     """A line to this server, until its end. Raises as `Lifeline` says."""
     try:
-        line = Lifeline(wire := wire_at(node), await wire.connect_apart())
+        connection = await (wire := wire_at(node)).connect_apart()
+        line = Lifeline(wire, connection)
         try:
-            await line.begin()
+            id, info = await line._ask(packed("CLIENT", "ID"), packed("INFO", "server"))
+            line.id, line.run_id = int(id), read_info(info).get("run_id", "")
+            await line.listed(())
             yield line
         finally:
-            line.close()
+            connection.close()
     except (RedisError, OSError) as exc:
         raise translate(exc) from None
