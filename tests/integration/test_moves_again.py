@@ -13,10 +13,11 @@ from delaybridge.errors import StoreError
 from delaybridge.message import Message
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
 from delaybridge.store.messages import pulling
+from delaybridge.store.namespace import damage
 from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp, plain
+from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, bucket_of, new_stamp, plain
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.hand_mover import HandMover
 
@@ -188,3 +189,19 @@ async def test_a_bucket_that_was_retired_a_moment_ago_is_not_damaged(
     await found.retry()
     assert (said, found.numbers, found.announced()) == ([], set(), {})
     await store.close()
+
+
+def test_a_bucket_that_has_retired_meanwhile_looks_empty_and_not_damaged(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    hand = HandMover(client, 4)
+    hand.begin(0)
+    with Client(redis_url, namespace=namespace) as other:
+        assert other.stats().delayed == 9
+        hand.empty(0)
+        bucket = hand.bucket(0)
+
+        def found(_: object) -> Steps[list[damage.Damage]]:
+            return damage.found(bucket, (yield Each(damage.commands(bucket))))
+
+        assert other.run(found) == []

@@ -28,6 +28,8 @@ from delaybridge.store.redis.errors import WrongType
 _WHOLE, _MOVING, _RETIRED = range(3)
 _LOOK_S = 1.0  # while a resize is under way, the record is read as often
 _FOLLOWED = {"schedule", "cancel", "reschedule", "kick", "discard", "get", "quarantine", "fence"}
+_READS = {*"GET HGET HGETALL HLEN HMGET HSCAN page sample tally".split()}
+_READS |= {*"ZCARD ZCOUNT ZMSCORE ZRANGE ZRANGEBYSCORE ZSCORE".split()}
 _SOURCES = {"schedule": 6, "reschedule": 6, "cancel": 3}  # where a source is among the arguments
 _TRIES = 5
 
@@ -165,6 +167,8 @@ class BucketsFollowed:
         for _ in range(_TRIES):
             state = self._states.get(number, _WHOLE)
             asked = _renamed(command) if state != _WHOLE else command
+            if state == _RETIRED and command.name in _READS:
+                asked = _renamed(asked)  # keys that are never there: it has nothing
             (reply,) = yield Each([asked])
             if isinstance(reply, WrongType):
                 yield from self.look_at([number])
