@@ -114,7 +114,7 @@ def flush_scripts(site: Site) -> None:
 
 def cell(id: str, where: str, fault: str, expects: str, does: Fault, **more: Any) -> Cell:
     setup = {"buckets": 8, "redis": "own", **more.pop("setup", {})}
-    load = {"keys": 40, "gets": 0.3, "delay_s": 6.0, **setup.pop("load", {})}
+    load = {"keys": 10, "gets": 0.3, "delay_s": 6.0, **setup.pop("load", {})}
     about = {"id": id, "component": where, "fault": f"{fault} (resize to 16, then to 2 buckets)"}
     return Cell(
         setup=Setup(load=load, **setup), expects=expects, run=back_and_forth(does),

@@ -52,6 +52,9 @@ async def _resized(url: str, namespace: str, arrived: Arrived, before: int, afte
         await crew.client.schedule_many(
             [Message("memory:q", b"x", id=id, delay="1h") for id in later]
         )
+        jobs = ["job1", "job2", "job3"]
+        for name in jobs:
+            await crew.client.recurring.add(name, "memory:q", "x", every="1s", missed="all")
         ended = asyncio.Event()
         moving = asyncio.create_task(_traffic(crew, ended))
         await crew.client.run(lambda calls: resizing.begin(calls, after))
@@ -63,6 +66,11 @@ async def _resized(url: str, namespace: str, arrived: Arrived, before: int, afte
         ended.set()
         accepted, cancelled = await moving
         await arrived.all([*accepted])
+        for name in jobs:
+            await crew.client.recurring.remove(name)
+            due_ms = [ms for id, ms in arrived.due_ms.items() if id.startswith(f"{name}@")]
+            assert len(due_ms) > 2
+            assert sorted(due_ms) == [*range(min(due_ms), max(due_ms) + 1, 1000)]
         assert not arrived.twice
         assert not cancelled & arrived.at_ms.keys()
         assert min(arrived.late_ms) >= 0

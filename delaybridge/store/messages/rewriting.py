@@ -23,11 +23,10 @@ from delaybridge.store.protocol.record import (
     HEAD_SIZE,
     STAMP,
     ForDeadSet,
-    parse_tried,
     split_record,
 )
 from delaybridge.store.protocol.replies import Row
-from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps
 
 _TRIES = 5  # of a touch, while others change the message
 _DONE = (Answer.REPLACED, Answer.CREATED)  # the second: the call was sent again
@@ -86,9 +85,13 @@ class _Read(NamedTuple):
 
     def is_maybe(self) -> RedisCommand[bool]:
         """Whether an earlier publish may have been delivered; the note outlives a replace."""
-        key, before = self.bucket.key("attempts"), self.row.tried
-        parse = lambda reply: before.maybe_delivered or parse_tried(reply or b"").maybe_delivered  # noqa: E731
-        return plain("HGET", key, self.row.id, parse=parse)
+        asked: Any = self.bucket.get(self.row.id)
+
+        def parse(reply: Any) -> bool:
+            found = asked.parse(reply) or self.row
+            return bool(self.row.tried.maybe_delivered or found.tried.maybe_delivered)
+
+        return replace(asked, parse=parse)
 
 
 class Rewriting(Changes):
