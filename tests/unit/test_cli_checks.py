@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge.errors import StoreError
 from delaybridge.operate.cli.watching import health
-from delaybridge.operate.doctor import findings, servers
+from delaybridge.operate.doctor import checks, findings, servers
 from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.troubles import sources
@@ -222,3 +222,11 @@ def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
 )
 def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
     assert servers.lua_fixed_in(name) == fixed
+
+
+def test_a_server_has_its_own_name_and_that_of_redis_whose_commands_it_has() -> None:
+    redis = {"redis_version": "7.2.4", "gcc_version": "12.2.0"}
+    assert checks.server_name(redis) == "redis 7.2.4"
+    assert checks.server_name(redis | {"valkey_version": "9.1.2"}) == "valkey 9.1.2"
+    other = checks.server_name(redis | {"kvrocks_version": "2.10.0"})
+    assert other == "kvrocks 2.10.0, as redis 7.2.4" and servers.lua_fixed_in(other) is None

@@ -34,10 +34,13 @@ def measured(store: Store) -> tuple[float, float]:
 
 
 def server_name(info: Mapping[str, str]) -> str:
-    """`redis 7.0.15` or `valkey 9.1.2`, from INFO server."""
-    if "valkey_version" in info:
-        return f"valkey {info['valkey_version']}"
-    return f"redis {info.get('redis_version', '?')}"
+    """`redis 7.0.15`, `valkey 9.1.2`, or `kvrocks 2.10.0, as redis 7.0.0`, from INFO server."""
+    redis = f"redis {info.get('redis_version', '?')}"
+    for field, version in info.items():
+        own, mark, _ = field.partition("_version")
+        if mark and own not in ("redis", "gcc"):
+            return f"{own} {version}" + ("" if own == "valkey" else f", as {redis}")
+    return redis
 
 
 def definitions_of(client: Client) -> list[Recurring] | None:

@@ -42,7 +42,8 @@ def engine(settings: Settings) -> Iterator[Finding]:
             (info,) = store.run_each([registry.info("server")])
             if isinstance(info, StoreUnavailable | StoreMisnamed):
                 raise info
-            yield ok("engine", "INFO is refused" if isinstance(info, StoreError) else named(info))
+            is_refused = isinstance(info, StoreError)
+            yield ok("engine", "INFO is refused" if is_refused else server_name(info))
             if lacking := store.complete(lacking_for(namespace, "operator", store)):
                 yield trouble("scripts_fail", f"lacks {', '.join(lacking)}", about="commands")
             else:
@@ -56,15 +57,6 @@ def engine(settings: Settings) -> Iterator[Finding]:
             yield from _extras(store, key)
         except StoreError as exc:
             yield trouble("store_unreachable", why=str(exc).removeprefix("redis: "), url=url)
-
-
-def named(info: dict[str, str]) -> str:
-    """The server's name and version; that of Redis, whose commands it has, after another name."""
-    for field, version in info.items():
-        own, mark, _ = field.partition("_version")
-        if mark and own not in ("redis", "valkey", "gcc"):
-            return f"{own} {version}, as {server_name(info)}"
-    return server_name(info)
 
 
 def _feature(store: Store, key: str, what: str, script: str, remedy: str = _PAGE) -> Finding:
