@@ -19,12 +19,7 @@ from delaybridge.store.messages.redirect_to import new_destination, redirected, 
 from delaybridge.store.messages.selection import Selected
 from delaybridge.store.namespace.rules import covers, place_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.record import (
-    HEAD_SIZE,
-    STAMP,
-    ForDeadSet,
-    split_record,
-)
+from delaybridge.store.protocol.record import HEAD_SIZE, STAMP, ForDeadSet, split_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.verbs import RedisCommand, Steps
 
@@ -91,7 +86,7 @@ class _Read(NamedTuple):
             found = asked.parse(reply) or self.row
             return bool(self.row.tried.maybe_delivered or found.tried.maybe_delivered)
 
-        return replace(asked, parse=parse)
+        return replace(asked, args=(self.row.id, HEAD_SIZE), parse=parse)
 
 
 class Rewriting(Changes):
