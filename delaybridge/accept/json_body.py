@@ -32,6 +32,20 @@ def with_json_body(message: Message, kind: str) -> Message:
     return msgspec.structs.replace(message, body=body, json=UNSET, properties=properties)
 
 
+def body_given(body: Any, body_json: Any, body_base64: Any) -> bytes | None:
+    """The body of a message that is JSON itself: one of text, JSON and bytes. MessageError."""
+    if body_json is not UNSET and memoryview(body_json) == memoryview(b"null"):
+        if (body, body_base64) != (UNSET, UNSET):
+            body_json = UNSET  # so some generated clients write a field that is not set
+    given = [each for each in (body, body_json, body_base64) if each is not UNSET]
+    if len(given) != 1:
+        code = "body_ambiguous" if given else "body_required"
+        raise MessageError(code, "body", "give one of body, body_json and body_base64")
+    if isinstance(given[0], str):
+        return given[0].encode()
+    return None if given[0] is None else bytes(given[0])
+
+
 def _encoded(value: Any) -> bytes:
     plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
     # Not msgspec's own encoder, for which not-a-number is null.

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from delaybridge.accept.accept import DestinationCache, accept
+from delaybridge.accept.json_body import body_given
 from delaybridge.errors import DecodeError, MessageError, printable
 from delaybridge.message import MAX_PRIORITY, Limits, Message, State, id_as_given, id_in_store
 from delaybridge.operate.views.described import plain
@@ -83,8 +84,9 @@ class Line(
         if id_in_store(id, self.tenant) != self.id:
             what = f"an id of tenant {self.tenant} begins with {self.tenant}/"
             raise MessageError("bad_id", "id", what)
+        body = body_given(self.body, self.body_json, self.body_base64)
         return Message(
-            self.destination, self._content(), at=self.at(), id=id, tenant=self.tenant,
+            self.destination, body, at=self.at(), id=id, tenant=self.tenant,
             key=self.shard_key(), headers=self.headers, properties=self.properties,
             priority=self.priority,
             ttl=None if self.ttl_ms is None else timedelta(milliseconds=self.ttl_ms),
@@ -105,14 +107,6 @@ class Line(
         if self.key is not None and self.key_base64 is not None:
             raise MessageError("bad_key", "key", "give one of key and key_base64")
         return self.key if self.key_base64 is None else self.key_base64
-
-    def _content(self) -> bytes | str | None:
-        bodies = self.body, self.body_json, self.body_base64
-        given = [each for each in bodies if each is not UNSET]
-        if len(given) != 1:
-            code = "body_ambiguous" if given else "body_required"
-            raise MessageError(code, "body", "give one of body, body_json and body_base64")
-        return bytes(given[0]) if isinstance(given[0], msgspec.Raw) else given[0]
 
 
 class BadLine(NamedTuple):

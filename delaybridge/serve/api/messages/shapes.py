@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from delaybridge.accept.json_body import body_given
 from delaybridge.errors import MessageError
 from delaybridge.gathering import gathering_of
 from delaybridge.ledger.recording.life_of_id import RecordedLife
@@ -86,7 +87,7 @@ class NewMessage(Due, kw_only=True):
         gathering = gathering_of(msgspec.structs.asdict(self))
         # The same objects again, since the client recognizes a destination and a delay by identity.
         return Message(
-            _same(self.destination), self._content(),
+            _same(self.destination), body_given(self.body, self.body_json, self.body_base64),
             delay=gathering or (self.delay and _same(self.delay)), at=self.at(), id=self.id,
             key=self.key, headers=self.headers, properties=self.properties,
             priority=self.priority, ttl=self.ttl, at_most_once=self.at_most_once, retry=self.retry,
@@ -99,20 +100,6 @@ class NewMessage(Due, kw_only=True):
             what = "a debounce or throttle has no delay, due, due_ms and id; give one"
             raise MessageError("time_ambiguous", "delay", what)
         return None
-
-    def _content(self) -> bytes | None:
-        if self.body_json is not UNSET and memoryview(self.body_json) == memoryview(b"null"):
-            if (self.body, self.body_base64) != (UNSET, UNSET):
-                self.body_json = UNSET  # so some generated clients write a field that is not set
-        given = [self.body, self.body_json, self.body_base64]
-        if given.count(UNSET) != 2:
-            code = "body_required" if given.count(UNSET) == 3 else "body_ambiguous"
-            raise MessageError(code, "body", "give one of body, body_json and body_base64")
-        if self.body is not UNSET:
-            return None if self.body is None else self.body.encode()
-        if self.body_json is not UNSET:
-            return bytes(self.body_json)
-        return b"" if self.body_base64 is UNSET else self.body_base64
 
 
 def _same(text: str) -> str:
