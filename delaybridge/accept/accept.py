@@ -19,7 +19,7 @@ from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
 from delaybridge.accept.json_body import with_json_body
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
-from delaybridge.gathering import Debounce, Gathering, Throttle
+from delaybridge.gathering import Gathering
 from delaybridge.message import (
     MAX_PRIORITY,
     PULL,
@@ -100,7 +100,7 @@ def _named(
     message: Message, limits: Limits, tenant: str, draw: Callable[[], str]
 ) -> tuple[str, Gathering | None]:
     delay = message.delay
-    if not isinstance(delay, Debounce | Throttle):
+    if not isinstance(delay, Gathering):
         id = check_id(draw() if message.id is None else message.id, limits, tenant)
         return id, None
     if message.at is not None:
@@ -371,7 +371,7 @@ class Drafting:
     def _mould(self, message: Message) -> Mould | None:
         """None: it is not plain: it is gathered, or its destination gives it a tenant."""
         destination, canonical = self._destinations.parse(message.destination, self._kinds)
-        if isinstance(message.delay, Debounce | Throttle) or tenant_of_topic(destination):
+        if isinstance(message.delay, Gathering) or tenant_of_topic(destination):
             return None
         mould = Mould(
             message.destination,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from delaybridge import times
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import MessageError
-from delaybridge.gathering import Debounce, Throttle
+from delaybridge.gathering import Gathering
 from delaybridge.message import Answer, ContentHeader, Message
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.verbs import Steps
@@ -179,7 +179,7 @@ def _of_one(message: Message, *, is_routed: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     properties = message.properties if isinstance(message.properties, Mapping) else {}
     with suppress(MessageError):  # a wrong time is refused later
-        if isinstance(message.delay, Debounce | Throttle):
+        if isinstance(message.delay, Gathering):
             pass  # the answer says when it is due
         elif message.delay is not None:
             found["delaybridge.delay_ms"] = times.delay_ms(message.delay)

@@ -15,7 +15,7 @@ import msgspec
 
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
 from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
-from delaybridge.gathering import Debounce, Throttle
+from delaybridge.gathering import Gathering
 from delaybridge.message import Answer, ConflictPolicy, Message, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
@@ -176,7 +176,7 @@ class Receipt(str):
 def receipt_unless_conflict(receipt: Receipt, message: Message | None = None) -> Receipt:
     """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
     if receipt.answer is Answer.CONFLICT:
-        if message is not None and isinstance(message.delay, Debounce | Throttle):
+        if message is not None and isinstance(message.delay, Gathering):
             what = f"{receipt.id[:80]!r} is pending, for another destination or not gathered"
             raise MessageConflict("conflict", "key", f"{what}; choose another key, or cancel it")
         raise MessageConflict(
