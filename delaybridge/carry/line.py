@@ -28,6 +28,7 @@ from delaybridge.times import YEAR_3000_MS, at_ms, epoch_ms
 
 VERSION = 1
 Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)] | None
+_BOM = b"\xef\xbb\xbf"
 _NAMED = re.compile(r"field `([^`]+)`")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_LIMITS = Limits(body_bytes=2**40, headers=2**20, headers_bytes=2**40, delay_ms=2**53)
@@ -132,7 +133,7 @@ def read_line(text: bytes | None, place: str) -> Line | BadLine:
     if text is None:
         return BadLine(place, "line", "too long for a message")
     try:
-        return _decoder.decode(text)
+        return _decoder.decode(text.removeprefix(_BOM))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         what, _, field = str(exc).partition(" - at `$")
         named = _NAMED.search(what)

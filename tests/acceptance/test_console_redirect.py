@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -84,6 +85,11 @@ async def test_ticked_messages_and_all_that_match_are_redirected(
     await confirm(page, "2")
     found = await going_to(http, "/v1/messages")
     assert found == dict.fromkeys(("a-0", "a-1", "b-0"), "kafka:orders")
+    # They are downloaded as lines that can be imported.
+    async with page.expect_download() as started:
+        await page.get_by_role("link", name="JSONL").click()
+    lines = (await (await started.value).path()).read_text().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {"a-0", "a-1"}
     # What Kafka cannot carry is told by the job.
     jobs = (await http.get("/v1/jobs")).json()["items"]
     assert {each["verb"] for each in jobs} == {"redirect"}
