@@ -37,6 +37,7 @@ from tests.servers.sentinel import SentinelSite
 VALUES = {
     "broker": "rabbitmq", "destination": "rabbitmq:orders", "place": "rabbitmq:orders",
     "count": "16", "twice": "200000000", "folder": "/etc/apt", "worker": "w1",
+    "asked": "16",
 }  # fmt: skip
 STATS = Stats(0, 0, 0, 0, 0, None, 0, [], [])
 FOR_EVER = re.compile(r"delaybridge (scan|front|ingest rabbitmq)\b")
