@@ -11,10 +11,13 @@ import redis as redis_py
 from delaybridge.client import Client
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.operate.doctor import namespace as doctor
+from delaybridge.operate.doctor import selftest
+from delaybridge.operate.parts import rights
 from delaybridge.resize import resizing
 from delaybridge.resize.mover import Mover
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.layout import UNUSED
 from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 
@@ -110,3 +113,18 @@ def test_why_messages_wait_is_told_after_some_seconds_until_they_move() -> None:
     mover._until_s -= 30.0
     assert mover.commands()  # one that is answered, so that the pulse is well again
     mover.take_replies([])
+
+
+def test_what_is_tried_on_keys_of_a_bucket_that_is_not_used_leaves_large_numbers_alone(
+    redis_url: str, namespace: str, raw: redis_py.Redis
+) -> None:
+    """Each resize has numbers above all before, so there may be many."""
+    raw.set(f"{{{namespace}}}:birth", "16@16385:00112233aabbccdd")
+    with Client(redis_url, namespace=namespace) as client:
+        for n in range(64):
+            client.schedule("rabbitmq:/q", b"x", delay="1h", id=f"m{n}")
+        for role in rights.ROLES:
+            client.run(lambda calls, role=role: rights.lacking_for(namespace, role))
+        with closing(Store(redis_url)) as store:
+            assert selftest.unused(store, namespace) >= UNUSED
+        assert client.stats().delayed == 64

@@ -16,13 +16,13 @@ from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.ledger.comparing import healing, reinstating
 from delaybridge.message import Limits, Message, State
 from delaybridge.recurring import stored
-from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.namespace.placement import at
 from delaybridge.store.protocol import keys, moves, record, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.layout import UNUSED
 from delaybridge.store.protocol.replies import Acquired
 from delaybridge.store.protocol.verbs import RedisCommand
 
@@ -83,7 +83,7 @@ def unused(store: Store, namespace: str) -> int:
     replies = zip(store.nodes(), store.run_each(asked), strict=False)
     silent = {node for node, reply in replies if isinstance(reply, StoreError)}
     while True:
-        number = MAX_BUCKETS + 1 + secrets.randbelow(2**30)
+        number = UNUSED + secrets.randbelow(2**30)
         node = store.node_of(keys.bucket_key(namespace, number, "lease"))
         if node not in silent or len(silent) == len(asked):
             return number

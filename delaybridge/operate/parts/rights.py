@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreDenied, StoreError, StoreFull, StoreMisnamed, StoreUnavailable
-from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.layout import UNUSED
 from delaybridge.store.protocol.scripts import scripts
 from delaybridge.store.protocol.verbs import RedisCommand, Steps, as_received, grouped, plain
 from delaybridge.worker.parts import Part
@@ -174,7 +174,7 @@ def lacking_for(namespace: str, role: str, placement: Placement = ONE_SERVER) ->
 
 def _bucket_at(node: str, namespace: str, placement: Placement) -> Bucket:
     """A bucket that no namespace uses, on this server."""
-    for number in range(MAX_BUCKETS + 1, MAX_BUCKETS + _TRIED):
+    for number in range(UNUSED, UNUSED + _TRIED):
         if placement.node_of(keys.bucket_key(namespace, number, "lease")) == node:
             break
     return Bucket(namespace, number, "rights")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from delaybridge.settings.namespace import is_bucket_count
 
+UNUSED = 10**9  # no bucket has this number or a larger one: a record takes nine digits
 _EPOCH = r"[1-9][0-9]{0,4}@[0-9]{1,9}"
 _RECORD = re.compile(
     rf"([1-9][0-9]{{0,4}}|{_EPOCH}(?:[->]{_EPOCH})*)(!?):([0-9a-f]{{16}}(?::[1-9][0-9]{{0,2}}s?)?)"
