@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from delaybridge.client import Client
 from delaybridge.errors import StoreError
 from delaybridge.message import Message
+from delaybridge.operate.supervisor.supervisor import Supervisor
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
+from delaybridge.settings.settings import Settings
 from delaybridge.store.messages import pulling
-from delaybridge.store.namespace import damage
+from delaybridge.store.namespace import damage, registry
 from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import split_record
@@ -205,3 +208,18 @@ def test_a_bucket_that_has_retired_meanwhile_looks_empty_and_not_damaged(
             return damage.found(bucket, (yield Each(damage.commands(bucket))))
 
         assert other.run(found) == []
+
+
+def test_a_parent_gives_back_the_lease_of_a_bucket_that_moves(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    """Its dead child's."""
+    hand = HandMover(client, 4)
+    hand.begin(0)
+    token = hand.run(hand.bucket(0).acquire("w:1", 60_000)).token
+    child, supervisor = MagicMock(), MagicMock()
+    child.identity.name, child.identity.instance, child.spec.kind = "w", "i", registry.WORKER
+    child.tokens = {0: token}
+    supervisor.settings = Settings.load(None, {"redis": {"url": redis_url}, "namespace": namespace})
+    Supervisor._release(supervisor, child)
+    assert hand.run(hand.bucket(0).acquire("w:2", 60_000)).token is not None

@@ -20,6 +20,7 @@ from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.supervisor.child import Child, ChildSpec
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.following import renamed
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import Store
 from delaybridge.worker.eventlog import say
@@ -166,7 +167,8 @@ class Supervisor:
             record, _ = store.run([registry.read_birth(namespace), leaves])
             if record is not None:
                 buckets = [(Bucket(namespace, b, record[1]), t) for b, t in child.tokens.items()]
-                store.run([bucket.release(token) for bucket, token in buckets])
+                released = [bucket.release(token) for bucket, token in buckets]
+                store.run([*released, *map(renamed, released)])  # in a resize it has other keys
         except StoreError as exc:
             say(logging.WARNING, "leases_not_released", reason=str(exc), hint="they run out")
         finally:

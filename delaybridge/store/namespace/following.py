@@ -166,9 +166,9 @@ class BucketsFollowed:
         """The reply at the bucket itself, under the keys that it has; raises its error."""
         for _ in range(_TRIES):
             state = self._states.get(number, _WHOLE)
-            asked = _renamed(command) if state != _WHOLE else command
+            asked = renamed(command) if state != _WHOLE else command
             if state == _RETIRED and command.name in _READS:
-                asked = _renamed(asked)  # keys that are never there: it has nothing
+                asked = renamed(asked)  # keys that are never there: it has nothing
             (reply,) = yield Each([asked])
             if isinstance(reply, WrongType):
                 yield from self.look_at([number])
@@ -220,7 +220,7 @@ class BucketsFollowed:
 
     def land_page(self, bucket: Bucket) -> Steps[dict[int, list[bytes]]]:
         """Land the page that a bucket has lifted; the ids that were refused, by target."""
-        (page,) = yield [_renamed(moves.leaving(bucket))]
+        (page,) = yield [renamed(moves.leaving(bucket))]
         return (yield from self.land(bucket, page)) if page is not None else {}
 
     def land(self, bucket: Bucket, page: moves.MovedPage) -> Steps[dict[int, list[bytes]]]:
@@ -240,7 +240,7 @@ class BucketsFollowed:
         return {one.number: ids for (one, _), ids in zip(to, refused, strict=True)}
 
 
-def _renamed(command: RedisCommand[Any]) -> RedisCommand[Any]:
+def renamed(command: RedisCommand[Any]) -> RedisCommand[Any]:
     """The command for the same bucket once it gives its messages to others."""
     if command.keys:
         return replace(command, keys=tuple(map(keys.moving, command.keys)))
