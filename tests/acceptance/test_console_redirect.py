@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -97,6 +98,27 @@ async def test_ticked_messages_and_all_that_match_are_redirected(
     assert any(
         note.startswith("header table is left out: 2 messages, such as a-") for note in notes
     )
+
+
+async def test_lines_are_imported_after_a_look(
+    http: httpx.AsyncClient, page: Page, tmp_path: Path
+) -> None:
+    line = {"v": 1, "destination": "kafka:t", "due": "2030-01-31T09:00:00Z", "body": "x"}
+    file = tmp_path / "some.jsonl"
+    texts = [json.dumps({**line, "id": id}) for id in ("a", "b")]
+    file.write_text("\n".join([*texts, "no line"]))
+    await page.goto("/jobs")
+    for is_look in (True, False):
+        await page.get_by_role("button", name="Import messages").first.click()
+        dialog = page.locator("#import")
+        await dialog.locator("[type=file]").set_input_files(file)
+        await dialog.get_by_role("checkbox").set_checked(is_look)
+        await dialog.locator(".go").click()
+        await confirm(page)
+        assert [*await going_to(http, "/v1/messages")] == ([] if is_look else ["a", "b"])
+    jobs = (await http.get("/v1/jobs")).json()["items"]
+    assert [each["answers"] for each in jobs] == [{"created": 2, "bad": 1}] * 2
+    assert "line 3" in jobs[0]["notes"][0]
 
 
 @pytest.mark.usefixtures("dead")

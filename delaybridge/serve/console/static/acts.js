@@ -26,8 +26,8 @@
 
   // isOnce: if its answer is lost, the same again is the same call.
   const send = async (method, path, body, isOnce = false) => {
-    const headers = { accept: "application/json", "x-delaybridge-console": "1" }, text = encode(body);
-    if (text !== undefined) headers["content-type"] = "application/json";
+    const headers = { accept: "application/json", "x-delaybridge-console": "1" }, text = body instanceof File ? body : encode(body);
+    if (text !== undefined) headers["content-type"] = text === body ? "application/x-ndjson" : "application/json";
     const changes = method !== "GET" && !body?.dry_run;
     if (isOnce) headers["idempotency-key"] = callOf(text);
     let answer, found = null;
@@ -181,13 +181,13 @@
   const asked = async element => {
     const form = element.matches("form") ? element : element.closest("form[data-act]");
     let typed;
-    try { typed = form && fields(form); } catch (error) { return say(error.message, true); }
+    try { typed = form && (find("[type=file]", form)?.files[0] ?? fields(form)); } catch (error) { return say(error.message, true); }
     const body = form ? typed : element.dataset.body ? JSON.parse(element.dataset.body) : undefined;
     const ids = "ids" in element.dataset ? [...document.querySelectorAll("main :checked[name=id]")].map(box => box.value) : null;
     const filter = element.dataset.filter ? JSON.parse(element.dataset.filter) : null;
     const verb = element.dataset.title ?? (element.matches("form") ? find("button[type=submit], button.go", element) : element).textContent.trim();
     const of = filter ? "" : nameOf(element, ids), title = of ? `${verb}: ${of}` : verb;
-    const wanted = { method: element.dataset.act, path: element.dataset.path, body: ids ? { ...body, ids } : filter ? { ...body, filter } : body, title, isOnce: "once" in element.dataset };
+    const wanted = { method: element.dataset.act, path: element.dataset.path + (find("[data-query]:checked", form ?? element)?.dataset.query ?? ""), body: ids ? { ...body, ids } : filter ? { ...body, filter } : body, title, isOnce: "once" in element.dataset };
     form?.closest("dialog")?.close();
     if ("ask" in element.dataset || filter) {
       const danger = "danger" in element.dataset || element.matches(".danger");
