@@ -117,7 +117,8 @@ class Mover(Part):
         """Which buckets to work on: those that have begun, and then others, a few at a time."""
         following, layout = self._following, self._following.layout
         assert layout is not None
-        sources = [n for n in held if n in layout.here]
+        # Those that give to one bucket go together: it waits for each of them.
+        sources = sorted((n for n in held if n in layout.here), key=lambda n: layout.targets(n)[0])
         for number in [*self._moving]:
             if number not in sources and number not in following.resting:
                 del self._moving[number]  # another worker has it

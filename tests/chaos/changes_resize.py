@@ -17,7 +17,7 @@ def forget_what_landed() -> None:
 def ignore_the_gate() -> None:
     """Buckets that give their messages away are slow meanwhile, and their pages."""
     in_script("claim", "'claimed', 'gate'", "'claimed', 'no_gate'")()
-    slow = "local bound = math.min((string.find(KEYS[2], ':moving:') and -2000 or 0) + "
+    slow = "local bound = math.min((string.find(KEYS[2], ':moving:') and -9000 or 0) + "
     in_script("claim", "local bound = math.min(", slow)()
     land_late()
 
