@@ -119,12 +119,7 @@ class Mover(Part):
         assert layout is not None
         # Those that give to one bucket go together: it waits for each of them.
         sources = sorted((n for n in held if n in layout.here), key=lambda n: layout.targets(n)[0])
-        for number in [*self._moving]:
-            if number not in sources and number not in following.resting:
-                del self._moving[number]  # another worker has it
-        for number in sources:
-            if following.has_begun(number) and number not in self._moving:
-                self._moving[number] = Moving(held[number])
+        self._keep({number: held[number] for number in sources})
         soon_s = time.monotonic() + _DRAINS_S
         if any(each.is_awaited and each.at_s < soon_s for each in self._moving.values()):
             return
@@ -132,6 +127,16 @@ class Mover(Part):
         begun = [self._begin(each) for each in fresh[: max(0, _AT_ONCE - len(self._moving))]]
         ended = [self._end(each) for each in [*self._moving.values()] if each.is_empty]
         await asyncio.gather(*begun, *ended)
+
+    def _keep(self, sources: dict[int, Bucket]) -> None:
+        """Work on those of the sources held that have begun, and on no others."""
+        following = self._following
+        for number in [*self._moving]:
+            if number not in sources and number not in following.resting:
+                del self._moving[number]  # another worker has it
+        for number, bucket in sources.items():
+            if following.has_begun(number) and number not in self._moving:
+                self._moving[number] = Moving(bucket)
 
     async def _begin(self, bucket: Bucket) -> None:
         """Give the lease back, then give the bucket its other keys, and take it again."""

@@ -28,6 +28,7 @@ ALLOWED = {
     "rigs/programs/consume_rabbitmq.py::reconnecting": "it polls, and imports no test code",
     "rigs/programs/consume_delayed.py::reconnecting": "it polls, and imports no test code",
     "rigs/programs/webhook.py": "a receiver that is slow, as a test asked for",
+    "chaos/changes_resize.py::land_late": "it makes a page late, as a cell asked for",
     "chaos/changes_take_over.py::open_lines_late": "it makes a line late, as a cell asked for",
     "rigs/recorder.py::_toil": "a worker that is busy, as a test asked for",
     "rigs/fault_proxy.py::_pump": "it paces what passes",
