@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -223,3 +224,23 @@ def test_a_parent_gives_back_the_lease_of_a_bucket_that_moves(
     supervisor.settings = Settings.load(None, {"redis": {"url": redis_url}, "namespace": namespace})
     Supervisor._release(supervisor, child)
     assert hand.run(hand.bucket(0).acquire("w:2", 60_000)).token is not None
+
+
+def test_a_call_finds_what_has_moved_twice_since_it_knew(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    """Its message was looked for one bucket further, and that has begun to move, too."""
+    hand = HandMover(client, 2)
+    hand.begin(0)
+    with Client(redis_url, namespace=namespace) as other:
+        assert other.get("id1") is not None
+        other._calls.following._looked_s = math.inf  # it does not read the record by itself
+        hand.empty(0)
+        hand.finish()
+        hand = HandMover(client, 4)
+        for number in hand.sources:
+            hand.empty(number)
+        assert other.get("id1") is not None
+        assert other.cancel("id2") == "cancelled"
+        assert other.schedule(TO, b"x", id="new", delay=60) == "created"
+    assert client.get("new") is not None

@@ -174,9 +174,7 @@ class BucketsFollowed:
                 yield from self.look_at([number])
                 if self._states.get(number, _WHOLE) != state:
                     continue
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
+            return _answer(reply)
         raise StoreError(f"redis: bucket {number} is on its way to other buckets: call again")
 
     def _followed(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
@@ -197,10 +195,13 @@ class BucketsFollowed:
         return resent.result((yield from together([self._next(one, n) for one, n in sent])))
 
     def _next(self, command: RedisCommand[Any], number: int) -> Steps[Any]:
-        if self._known.targets(number):  # that epoch has given its messages away, too
-            return (yield from self._followed(command, number))
-        (reply,) = yield [command]
-        return reply
+        if not self._known.targets(number):
+            (reply,) = yield Each([command])
+            if isinstance(reply, WrongType):
+                yield from self._read()
+            if not (isinstance(reply, WrongType) and self._known.targets(number)):
+                return _answer(reply)
+        return (yield from self._followed(command, number))  # its epoch gives messages away, too
 
     def _for(self, command: RedisCommand[Any], first: int, number: int) -> RedisCommand[Any]:
         """The command to a first bucket for another one, which has its messages by now."""
@@ -238,6 +239,12 @@ class BucketsFollowed:
         if moves.STRANGER in refused:
             raise StoreWiped()
         return {one.number: ids for (one, _), ids in zip(to, refused, strict=True)}
+
+
+def _answer(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 def renamed(command: RedisCommand[Any]) -> RedisCommand[Any]:
