@@ -121,9 +121,12 @@ class Mover(Part):
         sources = sorted((n for n in held if n in layout.here), key=lambda n: layout.targets(n)[0])
         self._keep({number: held[number] for number in sources})
         soon_s = time.monotonic() + _DRAINS_S
-        if any(each.is_awaited and each.at_s < soon_s for each in self._moving.values()):
-            return
-        fresh = [held[n] for n in sources if not following.has_begun(n) and not layout.paused]
+        if not any(each.is_awaited and each.at_s < soon_s for each in self._moving.values()):
+            fresh = [held[n] for n in sources if not following.has_begun(n)]
+            await self._change([] if layout.paused else fresh)
+
+    async def _change(self, fresh: Sequence[Bucket]) -> None:
+        """Begin with some of these buckets, and end those that have given everything."""
         begun = [self._begin(each) for each in fresh[: max(0, _AT_ONCE - len(self._moving))]]
         ended = [self._end(each) for each in [*self._moving.values()] if each.is_empty]
         await asyncio.gather(*begun, *ended)

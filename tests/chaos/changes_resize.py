@@ -19,7 +19,7 @@ def ignore_the_gate() -> None:
     in_script("claim", "'claimed', 'gate'", "'claimed', 'no_gate'")()
     slow = "local bound = math.min((string.find(KEYS[2], ':moving:') and -9000 or 0) + "
     in_script("claim", "local bound = math.min(", slow)()
-    land_late()
+    land_late(0.5)
 
 
 def ask_only_the_target() -> None:
@@ -31,17 +31,17 @@ def ask_only_the_target() -> None:
         yield
 
     BucketsFollowed.land_page = passed_by  # type: ignore[method-assign]
-    land_late()
+    land_late(0.5)
 
 
-def land_late() -> None:
+def land_late(seconds: float) -> None:
     """A page lands a while after it was lifted: no mistake by itself."""
     from delaybridge.store.namespace.following import BucketsFollowed
 
     land = BucketsFollowed.land
 
     def late(self: Any, bucket: Any, page: Any) -> Any:
-        time.sleep(0.5)
+        time.sleep(seconds)
         return (yield from land(self, bucket, page))
 
     BucketsFollowed.land = late  # type: ignore[method-assign]
