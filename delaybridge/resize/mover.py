@@ -174,10 +174,11 @@ class Mover(Part):
         stamp = moves.new_page()
         layout = self._following.layout
         assert layout is not None
+        targets = len(layout.targets(one.bucket.number))
+        limit = max(_PAGE_MESSAGES, targets)  # each page is told to all of them
         lift = moves.lift(
-            one.bucket, one.landed, stamp, _PAGE_MESSAGES, _PAGE_BYTES, one.back,
-            targets=len(layout.targets(one.bucket.number)),
-        )  # fmt: skip
+            one.bucket, one.landed, stamp, limit, _PAGE_BYTES, one.back, targets=targets
+        )
         found: Lifted | None = await self._store.run_one(lift)
         if found is None:
             raise StoreError(f"redis: bucket {one.bucket.number} has lost its marks")
