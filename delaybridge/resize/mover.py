@@ -22,7 +22,8 @@ _IDLE_S, _SOON_S = 0.2, 0.02
 _RELEASED_S = 2.0
 _DRAINS_S = 1.0  # so long it may take to give leases back
 _PATIENT_S, _TOLD_S = 5.0, 20.0  # what waits so long is told; so long after it was last seen
-_AT_ONCE = 8  # buckets of a worker that give their messages away
+_AT_ONCE, _OF_ALL = 8, 16  # buckets that give their messages away: of a worker, of all together
+_LOOK_S = 0.5  # how often it looks how many they are
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
 
@@ -53,6 +54,7 @@ class Mover(Part):
         self._run, self._store, self._following = run, run.store, run.calls.following
         self._moving: dict[int, Moving] = {}
         self._rested_s = 0.0  # until then, only what others wait for
+        self._looked_s = -math.inf
         self._waits, self._since_s, self._until_s, self._is_told = "", 0.0, -math.inf, False
         self._following.resting.clear()
 
@@ -127,9 +129,28 @@ class Mover(Part):
 
     async def _change(self, fresh: Sequence[Bucket]) -> None:
         """Begin with some of these buckets, and end those that have given everything."""
-        begun = [self._begin(each) for each in fresh[: max(0, _AT_ONCE - len(self._moving))]]
+        begun = [self._begin(each) for each in fresh[: await self._room() if fresh else 0]]
         ended = [self._end(each) for each in [*self._moving.values()] if each.is_empty]
         await asyncio.gather(*begun, *ended)
+
+    async def _room(self) -> int:
+        """How many buckets may begin now: what is due at a target waits for all that have begun.
+
+        A worker that was killed leaves some that have, and the next one does not hold the same.
+        """
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_S or len(self._moving) >= _AT_ONCE:
+            return 0
+        self._looked_s = now_s
+        return max(0, min(_AT_ONCE - len(self._moving), _OF_ALL - await self._under_way()))
+
+    async def _under_way(self) -> int:
+        """How many buckets give their messages away now, whoever holds them."""
+        following, layout = self._following, self._following.layout
+        assert layout is not None
+        left = [n for n in layout.here.numbers if not following.is_retired(n)]
+        await self._store.complete(following.look_at(left))
+        return sum(following.has_begun(n) and not following.is_retired(n) for n in left)
 
     def _keep(self, sources: dict[int, Bucket]) -> None:
         """Work on those of the sources held that have begun, and on no others."""
