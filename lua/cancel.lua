@@ -30,12 +30,14 @@
 --                       the one that is removed; empty: neither
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
 --          foreign: bound for a destination outside the reach; with ARGV[9] a list: the answer, and
---          the stamp of the call that scheduled the message, empty if none was removed now
+--          the stamp of the call that scheduled the message, empty if none was removed now; with 0 that
+--          of the row, if its message has left
 -- cost     O(log n)
 local UNKNOWN, REPLACED, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 4, 5, 6, 7, 14
 local KEPT, BEGUN = 18, 19 -- in `calls`, of gathered messages
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
+local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
 
 -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
@@ -117,7 +119,12 @@ local function has_left(row)
     or its and its ~= REPLACED and its ~= KEPT and its ~= BEGUN
 end
 
-if not old and #ARGV[9] == 4 and not has_left(ARGV[9]) then
+if not old and #ARGV[9] == 4 and has_left(ARGV[9]) then
+  return with_stamp(UNKNOWN, ARGV[9])
+elseif not old and #ARGV[9] == 4 and redis.call('HEXISTS', KEYS[8], 'cut') == 1 then
+  redis.call('ZADD', KEYS[10], NEVER, LATER .. id) -- where it would be brought to, it is noted
+  return with_stamp(UNKNOWN)
+elseif not old and #ARGV[9] == 4 then
   forget(ARGV[9], WITHDRAWN)
   redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), stamp .. id)
   return with_stamp(CANCELLED, ARGV[9])

@@ -18,15 +18,16 @@
 --                       why it is dead, empty if it is not
 -- returns  {-1} another birth id; {-2} the ledger has to be read again; else a number for each message:
 --          0 it is not here, and was brought back if its payload was given; 1 it is here; 2 another
---          message has its id; 3 it has left
+--          message has its id; 3 it has left; 4 elsewhere: the bucket gives its messages to others
 -- cost     O(log n) per message, and their size
 
 -- The ledger was read after generation and healed were. A message that left since is in `gone`, and so
 -- is one that left before but that the ledger did not know then, unless it was sealed twice since
 -- (`seal`): then nothing is done, and the ledger has to be read again.
-local ABSENT, HERE, OTHER, LEFT = 0, 1, 2, 3
+local ABSENT, HERE, OTHER, LEFT, ELSEWHERE = 0, 1, 2, 3, 4
+local LATER, NEVER = 'moved\0', '9007199254740991' -- in `calls`, as `lift` has it
 local REPLACED, KEPT, BEGUN = 4, 18, 19 -- in `calls`
-local marks = redis.call('HMGET', KEYS[5], 'birth', 'generation', 'healed', 'look')
+local marks = redis.call('HMGET', KEYS[5], 'birth', 'generation', 'healed', 'look', 'cut')
 if marks[1] and marks[1] ~= ARGV[1] then
   return {-1}
 end
@@ -39,6 +40,7 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
+local cut = tonumber(marks[5] or '') -- of one that gives its messages away
 local look = tonumber(marks[4]) or 0 -- an idle owner's next look
 local answers, first_due, bare = {}, math.huge, 0 -- bare: of those brought back, dead without a record
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
@@ -93,6 +95,11 @@ for i = 7, #ARGV, 5 do
     answer = string.sub(record, 10, 13) == stamp and HERE or OTHER
   elseif redis.call('ZSCORE', KEYS[7], stamp .. id) or has_ended(stamp .. id) then
     answer = LEFT
+  elseif cut and (tonumber(ARGV[i + 2]) >= cut or now >= cut or redis.call('ZSCORE', KEYS[6], LATER .. id)) then
+    answer = ELSEWHERE
+    if payload ~= '' then -- from now on it is
+      redis.call('ZADD', KEYS[6], NEVER, LATER .. id)
+    end
   elseif payload ~= '' then
     bring(id, stamp, tonumber(ARGV[i + 2]), payload, ARGV[i + 4])
   end

@@ -169,6 +169,8 @@ class Mover(Part):
 
     async def _end(self, one: Moving) -> None:
         """Give the lease back, and delete what is left."""
+        if self._store.recorder is not None:
+            await self._store.complete(self._store.recorder.retiring(one.bucket))
         await self._unheld(one.bucket, moves.retire(one.bucket))
         self._moving.pop(one.bucket.number, None)
 

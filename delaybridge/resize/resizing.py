@@ -17,8 +17,8 @@ from delaybridge.store.protocol.verbs import Each, Steps, plain
 MOST = 1024
 _NAMED = 5
 _WITH_LEDGER = (
-    "buckets: a namespace with a ledger cannot be resized; make one with more buckets and move the "
-    "messages there: delaybridge message export, message import (docs/carry.md)"
+    "durability: this namespace has a ledger, which is to know its buckets: "
+    "set durability = ledger, and ledger.url, for this command, too"
 )
 _MOST_WAITING = 2  # layouts: the one that messages move to, and one after it
 
@@ -50,7 +50,7 @@ def begin(calls: Namespace, buckets: int, *, dry: bool = False) -> Steps[Layout]
         raise ConfigError(f"buckets: {buckets} is not accepted; use a power of two up to {MOST}")
     layout = yield from _read(calls)
     has_ledger = yield [plain("EXISTS", keys.ledger(calls.namespace), parse=bool)]
-    if calls.durability.mode is Keeping.LEDGER or has_ledger[0]:
+    if has_ledger[0] and calls.durability.mode is not Keeping.LEDGER:
         raise ConfigError(_WITH_LEDGER)
     if layout.epochs[-1].size == buckets:
         return layout

@@ -1,4 +1,4 @@
-"""A namespace that was resized gets a ledger, and one with a ledger is not resized."""
+"""A namespace with a ledger gets other buckets, and one that was resized gets a ledger."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from delaybridge.errors import ConfigError
 from delaybridge.message import Message
 from delaybridge.resize import resizing
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.hand_mover import HandMover
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 from tests.servers.redis import RedisServer
 
 SOON = {"reconcile_s": 1.0}
+HOT_AND_COLD = ("cold", "10h"), ("hot", "30m")
 
 
 async def _resize(crew: Crew, count: int) -> None:
@@ -77,20 +80,141 @@ async def test_it_is_made_again_as_it_was_resized(
     assert {n for (n,) in ledger.ask("SELECT DISTINCT bucket FROM message")} <= {2, 3, 4, 5}
 
 
-def test_one_with_a_ledger_is_not_resized_whoever_asks(
+def test_who_resizes_one_with_a_ledger_has_it_too(
     run: Run, redis_url: str, namespace: str, raw: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
     with Client(redis_url, namespace=namespace, buckets=4) as client:
         client.schedule("rabbitmq:/q", b"x", delay="1h", id="a")
         raw.hset(keys.ledger(namespace), "told", 1)
-        with pytest.raises(ConfigError, match="with a ledger"):
+        with pytest.raises(ConfigError, match="has a ledger"):
             client.run(lambda calls: resizing.begin(calls, 8))
         said = run("bucket", "resize", "8")
         assert said.code == 2
-        assert "message export" in said.err
+        assert "ledger.url" in said.err
         raw.delete(keys.ledger(namespace))
         client.run(lambda calls: resizing.begin(calls, 8))
+
+
+def _live(ledger: LedgerProbe) -> dict[str, int]:
+    found = ledger.ask("SELECT id, bucket FROM message WHERE tier > 0")
+    assert len(found) == len({id for id, _ in found})
+    return {str(id): int(bucket) for id, bucket in found}
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2)])
+@pytest.mark.slow_with("mariadb", "postgres")
+def test_each_message_is_found_wherever_it_is(
+    redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe, sizes: tuple[int, int]
+) -> None:
+    """Hot ones in a bucket that gives its messages away, on their way, or there; and cold ones."""
+    kinds = {f"{kind}{n}": delay for n in range(12) for kind, delay in HOT_AND_COLD}
+    with (
+        Client(
+            redis_url, namespace=namespace, buckets=sizes[0], durability="ledger", ledger=ledger_url
+        ) as client,
+        Client(
+            redis_url, namespace=namespace, buckets=sizes[0], durability="ledger", ledger=ledger_url
+        ) as late,
+    ):
+        late.get("nothing")  # it knows the buckets as they are now
+        client.schedule_many(
+            Message("kafka:q", b"x", id=id, delay=delay) for id, delay in kinds.items()
+        )
+        mover = HandMover(client, sizes[1], limit=2)
+        left = set(kinds)
+        for number in mover.sources:
+            assert mover.begin(number)
+            landed = mover.lift(number).page
+            assert landed is not None
+            assert mover.land(number, landed) == []
+            assert mover.lift(number, landed.stamp).page is not None  # it is on its way
+        for n, caller in enumerate((client, late)):
+            for kind, _ in HOT_AND_COLD:
+                assert all(caller.get(f"{kind}{i}") is not None for i in range(2 * n, 12))
+                assert caller.cancel(f"{kind}{2 * n}") == "cancelled"
+                assert caller.cancel(f"{kind}{2 * n}") == "unknown"
+                assert caller.reschedule(f"{kind}{2 * n + 1}", delay="20m") == "rescheduled"
+                again = Message("kafka:q", b"x", id=f"{kind}{2 * n + 1}", delay="20m")
+                assert [*caller.schedule_many([again])] == ["duplicate"]
+                left.discard(f"{kind}{2 * n}")
+        for number in mover.sources:
+            mover.empty(number)
+            assert client._store.recorder is not None
+            client.run(lambda _, n=number: client._store.recorder.retiring(mover.bucket(n)))
+        mover.finish()
+        assert late.cancel("cold5") == late.cancel("hot5") == "cancelled"
+        left -= {"cold5", "hot5"}
+        assert late.stats().delayed == len(left)
+        first = sizes[0]
+        placed = {id: first + bucket_of(id.encode(), sizes[1]) for id in left}
+        assert _live(ledger) == placed
+        for id in left:
+            assert client.cancel(id) == "cancelled"
+        assert _live(ledger) == {}
+        assert client.stats().delayed == 0
+
+
+@pytest.mark.slow
+async def test_a_redis_that_is_wiped_midway_has_the_new_buckets(
+    server: RedisServer, namespace: str, arrived: Arrived, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    async with Crew(server.url, namespace, 4, ledger=ledger_url) as crew:
+        crew.start("a", lease=CALM, ledger=SOON, buckets=4)
+        crew.start("b", lease=CALM, ledger=SOON, buckets=4)
+        later = [f"{kind}{n}" for n in range(20) for kind, _ in HOT_AND_COLD]
+        await crew.client.schedule_many(
+            [Message("memory:q", b"x", id=id, delay="20m" if id < "d" else "9h") for id in later]
+        )
+        soon = await crew.schedule(200, seconds=20, first_s=5)
+        await crew.client.run(lambda calls: resizing.begin(calls, 16))
+
+        async def has_begun() -> bool:
+            found = await crew.client.run(resizing.progress)
+            return found.done > 0 and found.to is not None
+
+        await until_async(has_begun, "some buckets have moved")
+        with redis_py.Redis.from_url(server.url) as on:
+            on.flushall()
+            ended = "4@0-16@4:"
+            read = lambda: (on.get(keys.birth(namespace)) or b"").decode()  # noqa: E731
+            await until_async(lambda: read().startswith(ended), "it has the new buckets alone")
+        await arrived.all(soon)
+
+        async def are_back() -> bool:
+            return (await crew.client.stats()).delayed == len(later)
+
+        await until_async(are_back, "all that have a row")
+        answers = [await crew.client.cancel(id) for id in later]
+        assert answers == ["cancelled"] * len(later)
+        await crew.settled()
+    assert not set(arrived.at_ms) & set(later)
+    assert min(_live(ledger).values(), default=4) >= 4
+
+
+@pytest.mark.slow
+async def test_cold_messages_are_on_time_while_others_move(
+    server: RedisServer, namespace: str, arrived: Arrived, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    """Also while the resize is paused; no worker ends the sources meanwhile."""
+    async with Crew(server.url, namespace, 4, ledger=ledger_url, hot_window_s=10.0) as crew:
+        hot = SOON | {"hot_window_s": 10.0}
+        ids = await crew.schedule(120, seconds=60, first_s=8)
+        crew.start("a", lease=CALM, ledger=hot, buckets=4)
+        await crew.client.run(lambda calls: resizing.begin(calls, 8))
+
+        async def has_begun() -> bool:
+            return (await crew.client.run(resizing.progress)).moving > 0
+
+        await until_async(has_begun, "some move")
+        await crew.client.run(lambda calls: resizing.pause(calls, paused=True))
+        await arrived.all(ids[:80])
+        await crew.client.run(lambda calls: resizing.pause(calls, paused=False))
+        await arrived.all(ids)
+        await until_async(lambda: not _live(ledger), "the ledger knows what left")
+        await crew.stop("a")
+    assert arrived.twice == []
+    assert min(arrived.late_ms) > -2
 
 
 @pytest.mark.slow_with("mariadb", "postgres")
@@ -138,15 +262,13 @@ def test_its_messages_move_to_a_namespace_with_more_buckets(
         assert client.cancel("m0", key=b"0") == "cancelled"
 
 
-def test_one_that_is_being_resized_gets_no_ledger(
-    redis_url: str, namespace: str, ledger_url: str
+def test_one_that_is_being_resized_gets_a_ledger(
+    redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
 ) -> None:
     with Client(redis_url, namespace=namespace, buckets=4) as client:
         client.run(lambda calls: resizing.begin(calls, 8))
-    with (
-        Client(
-            redis_url, namespace=namespace, buckets=4, durability="ledger", ledger=ledger_url
-        ) as late,
-        pytest.raises(ConfigError, match="is being resized"),
-    ):
-        late.schedule("rabbitmq:/q", b"x", delay="1h")
+    with Client(
+        redis_url, namespace=namespace, buckets=4, durability="ledger", ledger=ledger_url
+    ) as late:
+        late.schedule("rabbitmq:/q", b"x", delay="1h", id="a")
+        assert [*_live(ledger)] == ["a"]

@@ -17,7 +17,7 @@ from delaybridge.store.protocol.keys import BUCKET_KEYS, spread
 from tests.rigs.bucket import BIRTH, NUMBER, TTL_MS, Owner, World
 from tests.rigs.waiting import DEADLINE_S
 
-ABSENT, HERE, OTHER, LEFT = Presence
+ABSENT, HERE, OTHER, LEFT, _ = Presence
 STAMP = b"call"
 
 

@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention: every worker", "delaybridge/ledger/reconciling/forgetting.py",
-        "if each.bucket.number == 0), None)", "if each.bucket.number != 0), None)",
+        "if each.bucket.number == number), None)", "if each.bucket.number != number), None)",
         "a worker alone with bucket 0 deletes nothing",
         "tests/unit/test_forgetting.py",
     ),

@@ -98,13 +98,12 @@ MUTANTS = [
     ),
     Mutant(
         "recording: a comparison is not noticed", "delaybridge/ledger/recording/recording.py",
-        "and now.healed == before.healed", "and True",
+        "and self._standing[marks][1:] == before[1:]", "and True",
         "what was cancelled comes back after an older past", f"{_RECORDING} -k made_again",
     ),
     Mutant(
         "recording: marks that do not answer", "delaybridge/ledger/recording/recording.py",
-        "return isinstance(now, Standing) and now.healed",
-        "return not isinstance(now, Standing) or now.healed",
+        "return (may_have_ended or not is_lost) and", "return is_lost or",
         "the same, where Redis does not answer a moment", f"{_RECORDING} -k marks",
     ),
     Mutant(
@@ -135,8 +134,8 @@ MUTANTS = [
     Mutant(
         "recording: the ledger fails, and the namespace is made",
         "delaybridge/ledger/recording/recording.py",
-        "                self.answers[i] = exc\n                continue\n            args = (name",
-        "                known = int(count), birth\n            args = (name",
+        "                self.answers[i] = exc\n                continue\n            if is_new",
+        "                known = layout, birth\n            if is_new",
         "a wiped namespace has another birth id", f"{_RECORDING} -k without_the_ledger",
     ),
     Mutant(
@@ -247,7 +246,7 @@ MUTANTS = [
     ),
     Mutant(
         "cold reads: the id in another bucket", "delaybridge/ledger/recording/cold_reads.py",
-        "if bucket_in(self.commands[i], self._namespace) == row.bucket", "",
+        "if names[i] in asked_as(row)", "",
         "a message is found that is not the one asked for", f"{_COLD} -k no_bucket_knows",
     ),
     Mutant(
@@ -337,7 +336,7 @@ MUTANTS = [
         "what expired is delivered after a rebuild", f"{_RESTORING} -k expired",
     ),
     Mutant(
-        "agreement: a part of the rows", "delaybridge/ledger/comparing/agreement.py",
+        "agreement: a part of the rows", "delaybridge/ledger/comparing/along.py",
         "            yield rows[start:end]\n            start, size = end, len(row.payload)",
         "            yield rows[start:end]\n            start, size = end + 1, len(row.payload)",
         "a message of each part is lost", f"{_RESTORING} -k too_large",

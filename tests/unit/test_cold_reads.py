@@ -13,6 +13,7 @@ from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.recording import cold_reads
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads
 from delaybridge.ledger.sql.cold import ColdSpan
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
@@ -47,7 +48,9 @@ class Cold:
         self.counts = ColdCounts()
         self.totals: Any = SimpleNamespace(known=lambda on: {})
         self.cold: Any = SimpleNamespace(
-            records=SimpleNamespace(namespace="ns", live=lambda on, ids: [*rows]),
+            records=SimpleNamespace(
+                namespace="ns", live=lambda on, ids: [*rows], numbers=Numbering()
+            ),
             is_empty=lambda on: not self._count,
             counted=self._counted,
             slice=self._slice,

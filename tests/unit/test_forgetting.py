@@ -12,6 +12,7 @@ import pytest
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.reconciling import forgetting
 from delaybridge.ledger.reconciling.silence import Silence
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.verbs import Work
 from tests.rigs.bucket_session import new_session
@@ -56,7 +57,7 @@ async def a_turn(
 
     recorder: Any = SimpleNamespace(
         ledger=ledger,
-        records=SimpleNamespace(forget=ledger.forget),
+        records=SimpleNamespace(forget=ledger.forget, numbers=Numbering()),
         controls=SimpleNamespace(forget=ledger.forget_removed),
     )
     monkeypatch.setattr(forgetting, "asyncio", SimpleNamespace(sleep=pause))

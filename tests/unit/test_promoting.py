@@ -13,6 +13,7 @@ from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing.promotion import Promoted
 from delaybridge.ledger.reconciling import promoting
 from delaybridge.ledger.reconciling.promoting import Promoting
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
@@ -35,7 +36,7 @@ class Site:
         monkeypatch.setattr(promoting, "time", clock)
         monkeypatch.setattr(promoting, "asyncio", paused)
         store: Any = SimpleNamespace(complete=self._complete)
-        cold: Any = None
+        cold: Any = SimpleNamespace(records=SimpleNamespace(numbers=Numbering()))
         older: Any = SimpleNamespace(may_restore=self._may_restore, note_promoted=self._note)
         self.promoting = Promoting(store, cold, lambda: self.held, older, self.failed.append)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from delaybridge.ledger.comparing import agreement
+from delaybridge.ledger.comparing import agreement, along
 from delaybridge.ledger.comparing.agreement import Looked, WantedRows, restore_missing
 from delaybridge.ledger.comparing.healing import Presence, Standing
 from delaybridge.ledger.comparing.restoring import restore_all
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import Work
@@ -42,7 +43,10 @@ class Both:
         self.read = list[int]()
         self._generation = 0
         self.records: Any = SimpleNamespace(
-            page=self._page, first_calls=self._first_calls, live=self._live
+            page=self._page,
+            first_calls=self._first_calls,
+            live=self._live,
+            numbers=Numbering(),
         )
 
     def _page(self, on: Any, bucket: int, after: tuple[int, int], limit: int) -> list[LedgerRow]:
@@ -93,7 +97,7 @@ class Both:
             return BUCKETS
             yield
 
-        calls: Any = SimpleNamespace(open=opened)
+        calls: Any = SimpleNamespace(every_bucket=opened)
         return self.run(restore_all(calls, self.records, wanted, lambda looked: None))
 
     @property
@@ -169,8 +173,8 @@ def test_the_dead_and_the_expired_come_back_dead() -> None:
 def test_one_call_brings_neither_too_many_nor_too_large_messages(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], parts: list[int]
 ) -> None:
-    monkeypatch.setattr(agreement, "_CALL_MESSAGES", 3)
-    monkeypatch.setattr(agreement, "_CALL_BYTES", 10)
+    monkeypatch.setattr(along, "_CALL_MESSAGES", 3)
+    monkeypatch.setattr(along, "_CALL_BYTES", 10)
     both = Both(*(row(n + 1, payload=b"p" * size) for n, size in enumerate(sizes)))
     assert both.restore() == (len(sizes), len(sizes))
     assert [len(each) for each in both.brought] == parts

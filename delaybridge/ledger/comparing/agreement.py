@@ -6,11 +6,13 @@ What a message's row says counts as long as it is live, unless the message has l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import failpoints
+from delaybridge.errors import StoreError
+from delaybridge.ledger.comparing.along import along, is_alone, parts_of
 from delaybridge.ledger.comparing.healing import (
     Lacking,
     Presence,
@@ -24,13 +26,12 @@ from delaybridge.ledger.comparing.healing import (
 from delaybridge.ledger.sql.rows import DEAD, DELAYED, EXPIRED, OVER, LedgerRow
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.verbs import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records
 
 PAGE_MESSAGES = 1000
-_CALL_MESSAGES, _CALL_BYTES = 500, 2**20  # restored by one script call
 _STAMP_BYTES = 4
 _LISTED = (State.DELAYED, State.PARKED, State.DEAD)
 
@@ -112,7 +113,7 @@ def _restore(
     """How many of these rows Redis lacked; None: they have to be read again."""
     if not rows:
         return 0
-    (found,) = yield [restore(bucket, as_of, map(looked_for, rows))]
+    found = yield from where(bucket, records, as_of, rows)
     if found is None:
         return None
     absent = [row for row, where in zip(rows, found, strict=True) if where is Presence.ABSENT]
@@ -121,25 +122,43 @@ def _restore(
     names = [row.name[:2] for row in absent]
     first = yield Work(lambda on: records.first_calls(on, names))
     wanted = [row for row in absent if first.get(row.name[:2]) == row.stamp]
-    brought = yield from bring(bucket, as_of, wanted)
+    brought = yield from bring(bucket, records, as_of, wanted)
     return None if brought is None else brought.count(Presence.ABSENT)
 
 
-def bring(
-    bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]
+def where(
+    bucket: Bucket,
+    records: Records,
+    as_of: Standing,
+    rows: Sequence[LedgerRow],
+    message: Callable[[LedgerRow], Lacking] | None = None,
 ) -> LedgerSteps[list[Presence] | None]:
-    """Restore these rows: where each message was; None: they have to be read again.
+    """Where the messages of rows of a bucket are; None: they have to be read again.
 
-    as_of: read before the rows were.
+    as_of: read before the rows were. message: what is to be brought of each; None: nothing.
     """
     total: list[Presence] = []
-    for some in _parts(rows):
-        (found,) = yield [restore(bucket, as_of, map(_whole, some))]
+    for some in [rows] if message is None and rows else parts_of(rows):
+        found: Any = None
+        if is_alone(records, bucket):
+            (found,) = yield Each([restore(bucket, as_of, map(message or looked_for, some))])
+        if not is_alone(records, bucket):  # perhaps it was not known before
+            found = yield from along(records, some, message or looked_for)
+        if isinstance(found, StoreError):
+            raise found
         if found is None:
             return None
         total += found
-        failpoints.reach("ledger.restored")
+        if message is not None:
+            failpoints.reach("ledger.restored")
     return total
+
+
+def bring(
+    bucket: Bucket, records: Records, as_of: Standing, rows: Sequence[LedgerRow]
+) -> LedgerSteps[list[Presence] | None]:
+    """Restore these rows of a bucket: as `where`."""
+    return (yield from where(bucket, records, as_of, rows, _whole))
 
 
 def looked_for(row: LedgerRow) -> Lacking:
@@ -150,17 +169,6 @@ def looked_for(row: LedgerRow) -> Lacking:
 def _whole(row: LedgerRow) -> Lacking:
     reason = (row.error or "dead") if row.state in (DEAD, EXPIRED) else ""
     return looked_for(row)._replace(payload=row.payload, reason=reason)
-
-
-def _parts(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:
-    start = size = 0
-    for end, row in enumerate(rows):
-        size += len(row.payload)
-        if end > start and (end - start == _CALL_MESSAGES or size > _CALL_BYTES):
-            yield rows[start:end]
-            start, size = end, len(row.payload)
-    if rows:
-        yield rows[start:]
 
 
 class Comparing(NamedTuple):

@@ -47,10 +47,14 @@ class Left(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How far a bucket is, as read before the ledger is; empty where it has no ledger yet."""
+    """How far a bucket is, as read before the ledger is; empty where it has no ledger yet.
+
+    beside: the last comparison of a bucket that takes its messages.
+    """
 
     generation: str = ""
     healed: str = ""
+    beside: str = ""
 
     def is_healed_under(self, run: str) -> bool:
         """Whether the bucket was compared as a whole under this run of the server."""
@@ -62,9 +66,12 @@ class Standing(NamedTuple):
 
 
 class Presence(IntEnum):
-    """Where a message of the ledger is. ABSENT: it was not here; restored, if that was asked."""
+    """Where a message of the ledger is. ABSENT: it was not here; restored, if that was asked.
 
-    ABSENT, HERE, OTHER, LEFT = range(4)
+    ELSEWHERE: the bucket gives its messages to others, which are to be asked (`along`).
+    """
+
+    ABSENT, HERE, OTHER, LEFT, ELSEWHERE = range(5)
 
 
 class Lacking(NamedTuple):
@@ -114,7 +121,12 @@ def standing(bucket: Bucket) -> RedisCommand[Standing]:
 
 def standing_at(marks: str) -> RedisCommand[Standing]:
     """The same of the bucket with this key `marks`."""
-    return plain("HMGET", marks, "generation", "healed", parse=_read_standing)
+    return plain("HMGET", marks, *Standing._fields, parse=_read_standing)
+
+
+def note_beside(source: Bucket, comparison: str) -> RedisCommand[int]:
+    """Note at a bucket that one which takes its messages is being compared."""
+    return plain("HSET", source.key("marks"), "beside", comparison, parse=int)
 
 
 def restore(
@@ -126,7 +138,7 @@ def restore(
     if the namespace was made again with another birth id.
     """
     now: Arg = "" if now_ms is None else now_ms
-    args: list[Arg] = [bucket.birth, *as_of, bucket.wake, bucket.number, now]
+    args: list[Arg] = [bucket.birth, *as_of[:2], bucket.wake, bucket.number, now]
     for each in messages:
         args += (each.id, each.stamp, repr(each.score), each.payload, each.reason)
     return RedisCommand("restore", _keys(bucket, "restore"), args, _read_presence)

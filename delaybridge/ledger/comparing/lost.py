@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError
-from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, looked_for
-from delaybridge.ledger.comparing.healing import Presence, restore, standing
+from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, where
+from delaybridge.ledger.comparing.healing import Presence, standing
 from delaybridge.ledger.sql.rows import DEAD, EXPIRED, LedgerRow, RowName
 from delaybridge.message import State
 from delaybridge.store.namespace import registry
@@ -38,22 +38,22 @@ def lost(
     while found is None:  # too much has left since: read it again
         as_of = yield from _of_bucket(standing(bucket))
         page: list[LedgerRow] = yield Work(partial(asked, after=after))
-        look = restore(bucket, as_of, map(looked_for, page))
-        found = (yield from _of_bucket(look)) if page else []
+        found = yield from where(bucket, records, as_of, page)
     absent = [
         row.number
-        for row, where in zip(page, found, strict=True)
-        if where is Presence.ABSENT
+        for row, place in zip(page, found, strict=True)
+        if place is Presence.ABSENT
     ]  # fmt: skip
     rows = (yield Work(partial(records.of_numbers, numbers=absent))) if absent else []
     following = (page[-1].due_ms, page[-1].number) if len(page) == PAGE_MESSAGES else None
     return LostSlice([*map(_row, rows)], following)
 
 
-def absent_of(namespace: str, rows: Sequence[LedgerRow]) -> LedgerSteps[set[RowName]]:
+def absent_of(records: Records, rows: Sequence[LedgerRow]) -> LedgerSteps[set[RowName]]:
     """Those of these rows whose messages Redis lacks, and that have not left it."""
     if not rows:
         return set()
+    namespace = records.namespace
     birth = yield from _of_bucket(registry.read_birth(namespace))
     by_bucket = defaultdict[int, list[LedgerRow]](list)
     for row in rows:
@@ -61,12 +61,12 @@ def absent_of(namespace: str, rows: Sequence[LedgerRow]) -> LedgerSteps[set[RowN
     absent = set[RowName]()
     for number, own in by_bucket.items():
         bucket = Bucket(namespace, number, birth[1] if birth else "")
-        as_of = yield from _of_bucket(standing(bucket))
-        found = yield from _of_bucket(restore(bucket, as_of, map(looked_for, own)))
+        (as_of,) = yield Each([standing(bucket)])
+        found = yield from where(bucket, records, as_of, own)
         absent |= {
             row.name
-            for row, where in zip(own, found or (), strict=False)
-            if where is Presence.ABSENT
+            for row, place in zip(own, found or (), strict=False)
+            if place is Presence.ABSENT
         }
     return absent
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, looked_for
-from delaybridge.ledger.comparing.healing import Presence, Standing, restore, standing
+from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, looked_for, where
+from delaybridge.ledger.comparing.healing import Presence, Standing, standing
 from delaybridge.ledger.comparing.promotion import Promoted
 from delaybridge.ledger.sql.rows import CANCELLED, COLD, LedgerRow, Step
 from delaybridge.store.protocol import keys
@@ -23,6 +23,7 @@ from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, pl
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords
+    from delaybridge.ledger.sql.records import Records
 
 YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 ENDED = "Redis did not have it when the ledger came back with an older past"
@@ -106,16 +107,17 @@ def _end(
         return 0
     members = (_member(row) for row in rows)
     gone: RedisCommand[Any] = plain("ZMSCORE", bucket.key("gone"), *members)
-    found, told_soon = yield [restore(bucket, as_of, map(looked_for, rows)), gone]
+    found = yield from where(bucket, cold.records, as_of, rows)
     if found is None:
         return None
+    (told_soon,) = yield [gone]
     places = [*zip(rows, found, told_soon, strict=True)]
     here = [row for row, where, _ in places if where is Presence.HERE]
     lost = [row for row, where, soon in places if where is not Presence.HERE and soon is None]
     yield Work(partial(_write, cold, worker, lost, [row for row in here if row.tier == COLD]))
     # A call for one of them may have brought it meanwhile.
-    found = yield from _look(bucket, lost)
-    brought = [row for row, where in zip(lost, found, strict=True) if where is Presence.HERE]
+    now = yield from _look(bucket, cold.records, lost)
+    brought = [row for row, where in zip(lost, now, strict=True) if where is Presence.HERE]
     if brought:
         yield Work(partial(_revive, cold, brought))
     return len(lost) - len(brought)
@@ -126,11 +128,13 @@ def _member(row: LedgerRow) -> bytes:
     return looked_for(row).stamp + row.id.encode()
 
 
-def _look(bucket: Bucket, rows: Sequence[LedgerRow]) -> LedgerSteps[Sequence[Presence]]:
-    found = None if rows else ()
+def _look(
+    bucket: Bucket, records: Records, rows: Sequence[LedgerRow]
+) -> LedgerSteps[Sequence[Presence]]:
+    found: Sequence[Presence] | None = None if rows else ()
     while found is None:
         (as_of,) = yield [standing(bucket)]
-        (found,) = yield [restore(bucket, as_of, map(looked_for, rows))]
+        found = yield from where(bucket, records, as_of, rows)
     return found
 
 

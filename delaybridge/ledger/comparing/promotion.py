@@ -21,7 +21,7 @@ from delaybridge.ledger.comparing.healing import Presence, standing
 from delaybridge.ledger.sql.rows import COLD, LedgerRow, Name
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.verbs import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords
@@ -64,21 +64,24 @@ def promote(
 
     HOT: also those that Redis should have, but may lack. Answers with those that are there.
     """
-    (as_of,) = yield [standing(bucket)]
-    rows = yield Work(partial(cold.first, names=names))
-    return (yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier]))
+    (as_of,) = yield Each([standing(bucket)])  # it may have given everything away
+    first = yield Work(partial(cold.first, names=names))
+    asked = {row.number: name for name, row in first.items()}
+    rows = [row for row in first.values() if row.tier >= tier]
+    there = yield from _bring(bucket, cold, as_of, rows)
+    return {asked[number] for number in there if number in asked}
 
 
 def _bring(
     bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
-) -> LedgerSteps[set[Name]]:
+) -> LedgerSteps[set[int]]:
     names = [row.name[:2] for row in rows]
-    while (found := (yield from bring(bucket, as_of, rows))) is None:
-        (as_of,) = yield [standing(bucket)]
-        rows = yield Work(partial(cold.first, names=names))
+    while (found := (yield from bring(bucket, cold.records, as_of, rows))) is None:
+        (as_of,) = yield Each([standing(bucket)])
+        rows = [*(yield Work(partial(cold.first, names=names))).values()]
     failpoints.reach("ledger.promoted")
     # Another message may have the id, or it has just left: then the row stays as it is.
     there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
     if there:
         yield Work(partial(cold.arrived, rows=there))
-    return {row.name[:2] for row in there}
+    return {row.number for row in there}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows, restore_missing
+from delaybridge.ledger.comparing.along import regrouped
 from delaybridge.ledger.sql.rows import HOT
 from delaybridge.store.calls import Calls
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import LedgerSteps, Work
 
 if TYPE_CHECKING:
@@ -18,7 +21,8 @@ def restore_all(
     calls: Calls, records: Records, wanted: WantedRows, on_page: OnPage
 ) -> LedgerSteps[Looked]:
     """Restore the messages that Redis lacks; how many rows were looked at, and were missing."""
-    buckets = yield from calls.open()
+    buckets: Sequence[Bucket] = yield from calls.every_bucket()
+    yield from regrouped(records)
     if (ids := wanted.ids) is not None:
         rows: list[LedgerRow] = yield Work(lambda on: records.live(on, ids))
         kept = [r for r in rows if r.tier == HOT and r.due_ms >= wanted.from_ms and wanted.has(r)]

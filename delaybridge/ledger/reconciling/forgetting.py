@@ -29,14 +29,16 @@ async def forget(
     store_ms: Callable[[Session], Awaitable[int]],
     silence: Silence,
 ) -> None:
-    """Delete rows that are older, in the background; in the worker that has bucket 0.
+    """Delete rows that are older, in the background; in the worker that has the first bucket.
 
     store_ms: the time of a bucket's server, as rows have it. Rules have that of another node, which
     is about the same; this worker's clock may be ahead.
     """
     ledger, controls = recorder.ledger, recorder.controls
     while retention_s:
-        first = next((each for each in sessions() if each.bucket.number == 0), None)
+        layout = recorder.records.numbers.layout
+        number = layout.here.first if layout else 0
+        first = next((each for each in sessions() if each.bucket.number == number), None)
         if first is not None:
             try:
                 before_ms = await store_ms(first) - round(retention_s * 1000)

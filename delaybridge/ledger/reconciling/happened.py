@@ -163,6 +163,11 @@ class Happened:
         """Those of which something is remembered."""
         return [*self._batches]
 
+    @property
+    def known(self) -> set[int]:
+        """Those of which something may have to be told if they were lost."""
+        return {*self._batches, *self._exits}
+
     def of_bucket(self, bucket: int) -> list[Delivered]:
         """What is remembered of a bucket."""
         found: list[Delivered] = []

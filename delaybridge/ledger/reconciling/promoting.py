@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, StoreError
+from delaybridge.ledger.comparing.along import regrouped
 from delaybridge.ledger.comparing.promotion import promote_due
 from delaybridge.ledger.reconciling.older_ledger import OlderLedger
 from delaybridge.scan.leases.session import Session
@@ -50,11 +51,21 @@ class Promoting:
         while True:
             now_s = time.monotonic()
             looked_s = {each: looked_s.get(each, -inf) for each in self._held()}
+            await self._regroup()
             todo = [each for each, at_s in looked_s.items() if now_s - at_s >= every_s]
             for some in (todo[i : i + _AT_ONCE] for i in range(0, len(todo), _AT_ONCE)):
                 await asyncio.gather(*(self._promote(session, window_ms) for session in some))
             looked_s |= dict.fromkeys(todo, now_s)
             await asyncio.sleep(_LOOK_S)
+
+    async def _regroup(self) -> None:
+        """Rows of calls that did not know of a resize yet are looked after by its buckets."""
+        if self._cold.records.numbers.of_resized is None:
+            return
+        try:
+            await self._store.complete(regrouped(self._cold.records))
+        except (StoreError, ConfigError) as exc:
+            self._fails(exc)
 
     async def _promote(self, session: Session, window_ms: int) -> None:
         began_s = time.monotonic()

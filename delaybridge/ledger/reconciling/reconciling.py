@@ -21,6 +21,7 @@ from delaybridge import failpoints
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.agreement import Comparing, WantedRows, compare, restore_missing
+from delaybridge.ledger.comparing.along import agree_layout, regrouped
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.counting import keep_counted
 from delaybridge.ledger.reconciling.drift import Drift, Drifts, say_found
@@ -145,6 +146,9 @@ class Reconciling:
         await self._tell_what_it_forgot(session)
         while is_whole and session.alive and not await self._older.may_restore(session):
             await asyncio.sleep(_AGAIN_S)
+        await self._store.complete(agree_layout(self._records))
+        await self._store.complete(regrouped(self._records))
+        await self._note_beside(session)
         # From now on no worker restores by what it read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         sealed = await self._store.run_one(begun)
@@ -167,6 +171,15 @@ class Reconciling:
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
         say_found(bucket.number, looked, compared, time.monotonic() - began_s)
         return True
+
+    async def _note_beside(self, session: Session) -> None:
+        """Calls ask a bucket that gives its messages to this one whether that is compared."""
+        following, layout = self._records.numbers.following, self._records.numbers.layout
+        number = session.bucket.number
+        if following is not None and layout is not None:
+            sources = [n for n in layout.sources(number) if not following.is_retired(n)]
+            notes = [healing.note_beside(following.bucket(n), session.token) for n in sources]
+            await self._store.run_each(notes)
 
     # what left
 
@@ -285,9 +298,13 @@ class Reconciling:
 
         If the ledger was silent, other workers may have to tell more, and have begun to.
         """
-        number = session.bucket.number
-        self._happened.has_lost(number, await self._store_ms(session))
-        await self._happened.tell(self._ledger, self._records, number)
+        number, now_ms = session.bucket.number, await self._store_ms(session)
+        layout = self._records.numbers.of_resized
+        held = {each.bucket.number for each in self.sessions() if each.alive}
+        others = {n for n in self._happened.known - held if layout and layout.are_kin(number, n)}
+        for each in {number, *others}:  # also of buckets that gave their messages to this one
+            self._happened.has_lost(each, now_ms)
+            await self._happened.tell(self._ledger, self._records, each)
         await self._happened.tell_history(self._ledger, self._records)  # what is dead stays so
         others_s = self.silence.last_s + _OTHERS_TELL_S
         await asyncio.sleep(max(0.0, others_s - time.monotonic()))

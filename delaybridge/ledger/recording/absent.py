@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from delaybridge.errors import LedgerUnavailable, StoreError
-from delaybridge.ledger.recording.ledger_answers import CANCELLED_NOW
+from delaybridge.ledger.recording.ledger_answers import CANCELLED_NOW, LiveRows
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, is_of_redis, is_of_source, named
-from delaybridge.ledger.recording.recording import LiveRows, Recording
+from delaybridge.ledger.recording.recording import Recording
 from delaybridge.ledger.recording.tiering import promote_named
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, HOT, LedgerRow, Name
 from delaybridge.message import Answer
+from delaybridge.store.protocol.moves import shard_key
 from delaybridge.store.protocol.recorder import WENT_BACK, of_ledger
 from delaybridge.store.protocol.verbs import LedgerSteps, Work, new_stamp
 
@@ -90,7 +91,7 @@ class Absent:
                 self._answers[i] = self._answers[first]
 
     def _cancel(self, names: Mapping[int, Name], rows: Sequence[LedgerRow]) -> Steps:
-        left = _by_place(names, rows)
+        left = self._by_place(names, rows)
         while left:
             before = {i: self._answers[i] for i in left}
             tried = {i: own.pop() for i, own in left.items()}
@@ -104,6 +105,21 @@ class Absent:
                     del left[i]
             self._keep_known(before)
 
+    def _by_place(
+        self, names: Mapping[int, Name], rows: Sequence[LedgerRow]
+    ) -> dict[int, list[LedgerRow]]:
+        """The rows that each command is about.
+
+        Of several one was accepted: the first cold one, the last here, if there is one. The others
+        are under way, or had no answer.
+        """
+        of_name = defaultdict[Name, list[LedgerRow]](list)
+        asked_as = self._records.numbers.asked_as([*names.values()])
+        for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
+            for name in asked_as(row):
+                of_name[name].append(row)
+        return {i: [*of_name[name]] for i, name in names.items() if name in of_name}
+
     def _keep_known(self, before: Mapping[int, Any]) -> None:
         for i, answer in before.items():
             if self._answers[i] is Answer.UNKNOWN:
@@ -113,7 +129,8 @@ class Absent:
         """Make it a call of its own for this row."""
         args = [*self._asked[i].args]
         args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
-        self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+        own = shard_key(row.id.encode(), row.payload)  # elsewhere it would be noted in vain
+        self._asked[i] = msgspec.structs.replace(self._asked[i], args=args, shard_key=own)
         self._answers[i] = None
 
     def _move(self, places: Sequence[int], rows: Sequence[LedgerRow]) -> Steps:
@@ -122,8 +139,10 @@ class Absent:
         Only a dead one can be kicked or discarded.
         """
         first: dict[Name, LedgerRow] = {}
+        asked_as = self._records.numbers.asked_as([self._name(i) for i in places])
         for row in sorted(rows, key=lambda row: -row.tier):
-            first.setdefault(row.name[:2], row)
+            for name in asked_as(row):
+                first.setdefault(name, row)
         left = [i for i in places if self._may_move(i, first.get(self._name(i)))]
         for _ in range(_TRIES):
             if left:
@@ -162,15 +181,3 @@ class Absent:
             else:
                 found |= {i for i, name in own.items() if name in there}
         return found
-
-
-def _by_place(names: Mapping[int, Name], rows: Sequence[LedgerRow]) -> dict[int, list[LedgerRow]]:
-    """The rows that each command is about.
-
-    Of several one was accepted: the first cold one, the last here, if there is one. The others
-    are under way, or had no answer.
-    """
-    of_name = defaultdict[Name, list[LedgerRow]](list)
-    for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
-        of_name[row.name[:2]].append(row)
-    return {i: [*of_name[name]] for i, name in names.items() if name in of_name}

@@ -7,14 +7,14 @@ again since its reply was lost, is not told; but Redis keeps which calls it has 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from delaybridge.errors import StoreError
-from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named, replaced_by
+from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, bucket_in, named, replaced_by
 from delaybridge.ledger.recording.tiers import REPLACE, replaces
 from delaybridge.ledger.sql.rows import HOT, LedgerRow, Name, RowName
 from delaybridge.message import Answer
@@ -22,6 +22,7 @@ from delaybridge.store.protocol.verbs import GATHERED, LedgerSteps, RedisCommand
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords
+    from delaybridge.ledger.sql.records import Records
 
 _ASKED = {"cancel": 8, "reschedule": 11, "kick": 6, "discard": 3}  # places of arguments
 _POLICY, _ID = 1, 2
@@ -90,9 +91,10 @@ class ActedOn:
         asked = {name: each for i, each in commands.items() for name in self._unnamed(i, each)}
         rows = yield Work(partial(self._cold.calls, names=[*asked], tier=HOT))
         names = [(*name, stamp) for name, found in rows.items() for stamp, _ in found]
-        notes = (yield [_note(asked[name[:2]], name) for name in names]) if names else []
+        looks = [(n, look) for n in names for look in _notes(asked[n[:2]], n, self._cold.records)]
+        notes = (yield [look for _, look in looks]) if looks else []
         found = defaultdict[Name, list[int]](list)
-        for name, note in zip(names, notes, strict=True):
+        for (name, _), note in zip(looks, notes, strict=True):
             if isinstance(note, StoreError):
                 raise note
             if float(note or 0) % 1 * 256 == _CANCELLED:
@@ -156,13 +158,31 @@ def _stamp_in(reply: bytes | None) -> int | None:
     return int.from_bytes(reply, "big") if reply and len(reply) == STAMP_BYTES else None
 
 
-def _note(command: RedisCommand[Any], name: RowName) -> RedisCommand[Any]:
+def _notes(command: RedisCommand[Any], name: RowName, records: Records) -> list[RedisCommand[Any]]:
     """What Redis keeps of a call for a message that a command is about."""
-    calls = next(key for key in command.keys if key.endswith(":calls"))
-    return plain("ZSCORE", calls, name[2].to_bytes(STAMP_BYTES, "big") + name[1].encode())
+    call = name[2].to_bytes(STAMP_BYTES, "big") + name[1].encode()
+    return [plain("ZSCORE", key, call) for key in _keys(command, "calls", records)]
 
 
-def due_now(command: RedisCommand[Any]) -> RedisCommand[int | None]:
+def due_now(command: RedisCommand[Any], records: Records) -> list[RedisCommand[int | None]]:
     """When the message that a command moved is due now; None if it is not delayed any more."""
-    due = next(key for key in command.keys if key.endswith(":due"))
-    return plain("ZSCORE", due, str(command.args[_ID]), parse=lambda s: s and int(float(s)))
+    id = str(command.args[_ID])
+    keys = _keys(command, "due", records)
+    return [plain("ZSCORE", key, id, parse=lambda s: s and int(float(s))) for key in keys]
+
+
+def dues_in(dues: Sequence[Sequence[Any]], answers: Sequence[Any]) -> Iterator[Any]:
+    """What the looks of `due_now` found, for each message: a time, None, or an error."""
+    found = iter(answers)
+    for looks in dues:
+        seen = [next(found) for _ in looks]
+        yield next((each for each in seen if isinstance(each, int)), seen[-1])
+
+
+def _keys(command: RedisCommand[Any], name: str, records: Records) -> list[str]:
+    """A key of a command's bucket, and of those that its messages may be in by now."""
+    number, following = bucket_in(command, records.namespace), records.numbers.following
+    if following is None or not following.is_resizing:
+        return [next(key for key in command.keys if key.endswith(f":{name}"))]
+    heirs = [n for n in following.heirs(number) if not following.is_retired(n)]
+    return [following.bucket(n).key(name) for n in heirs]

@@ -126,11 +126,14 @@ class ColdReads:
         self, absent: Mapping[str, Sequence[int]], rows: Sequence[LedgerRow]
     ) -> dict[int, LedgerRow]:
         """The row that each command is about: a cold one, if there is any."""
+        buckets = {i: bucket_in(self.commands[i], self._namespace) for i in self._places}
+        names = {i: (buckets[i], id) for id, own in absent.items() for i in own}
+        asked_as = self._cold.records.numbers.asked_as([*names.values()])
         return {
             i: row
             for row in sorted(rows, key=lambda row: row.tier)
             for i in absent[row.id]
-            if bucket_in(self.commands[i], self._namespace) == row.bucket
+            if names[i] in asked_as(row)
         }
 
     def _give(self, asking: Mapping[int, LedgerRow], answers: list[Any]) -> LedgerSteps[None]:
@@ -140,7 +143,7 @@ class ColdReads:
         for i, answer in zip(hot, again, strict=True):
             answers[i] = answer
         foreseen = [i for i in hot if answers[i] is None and is_foreseen(self.commands[i])]
-        absent = yield from absent_of(self._namespace, [asking[i] for i in foreseen])
+        absent = yield from absent_of(self._cold.records, [asking[i] for i in foreseen])
         for i, row in asking.items():
             if row.tier == COLD or (i in foreseen and row.name in absent):
                 state = _DEAD if row.state in (DEAD, EXPIRED) else _DELAYED

@@ -122,6 +122,19 @@ class Effects:
         self.late |= {self._of_rows[call] for call in ended}
 
 
+class LiveRows:
+    """Live rows of ids in any bucket, read with the commit of answers. places: of the commands."""
+
+    def __init__(self, records: Records, ids: Sequence[str], places: Sequence[int]) -> None:
+        self.places, self.rows = places, list[LedgerRow]()
+        self._records, self._ids = records, ids
+
+    def run(self, effects: Effects, on: Connection) -> None:
+        """Write the effects of the answers; then read."""
+        effects.run(on)
+        self.rows = self._records.live(on, self._ids)
+
+
 def _kind(command: RedisCommand[Any], answer: Any) -> _Kind | None:
     """What becomes of the row; None: nothing."""
     receipt = command.args[_RECEIPT_OF.get(command.name, 0)]

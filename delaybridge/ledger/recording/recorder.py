@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from delaybridge.errors import ConfigError, quoted
+from delaybridge.ledger.comparing.along import regrouped
 from delaybridge.ledger.comparing.lost import lost
 from delaybridge.ledger.recording.absent import Absent
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
@@ -15,6 +16,7 @@ from delaybridge.ledger.recording.recording import Recording, is_recorded, store
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.settings.durability import check_hot_window
 from delaybridge.settings.urls import check_ledger_url
+from delaybridge.store.namespace.following import BucketsFollowed
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.recorder import Ledger, LostSlice, Recorder
@@ -26,6 +28,7 @@ Steps = LedgerSteps[None]
 result, or the answers, errors among them."""
 
 _BY_ID = ("cancel", "reschedule")
+_RELAYOUT = "relayout"
 
 
 class LedgerRecorder:
@@ -44,13 +47,23 @@ class LedgerRecorder:
         self.totals = ColdTotals(self.cold)
         self._counts, self._birth = ColdCounts(), keys.birth(namespace)
 
+    def follow(self, following: BucketsFollowed) -> None:
+        """Messages may move to other buckets."""
+        self.records.numbers.following = following
+
+    def retiring(self, bucket: Bucket) -> LedgerSteps[None]:
+        """Have rows of a bucket that gave everything away counted to those that have it."""
+        return regrouped(self.records, [bucket.number])
+
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
         """Whether the ledger is to know of any of these commands, or has a part in its answer."""
         of_messages = any(self._is_recorded(each) or reads_cold(each) for each in commands)
         return of_messages or any(map(is_noted, commands))
 
     def _is_recorded(self, command: RedisCommand[Any]) -> bool:
-        return self._creates(command) if command.is_plain else is_recorded(command)
+        if command.is_plain:
+            return self._creates(command)
+        return command.name == _RELAYOUT or is_recorded(command)
 
     def _creates(self, command: RedisCommand[Any]) -> bool:
         """Whether it makes the namespace, unless there is one."""
@@ -81,9 +94,12 @@ class LedgerRecorder:
         asked = reads.commands
         places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
         noting, absent = Noting(self.controls, asked), Absent(recording)
+        layouts = [i for i in places if asked[i].is_plain or asked[i].name == _RELAYOUT]
+        if layouts:
+            yield from recording.settle_namespaces(layouts)
+            places = [i for i in places if i not in layouts]
         if places:
-            yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
-            yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
+            yield from recording.read_clocks(places, node_of)
             yield from recording.add_rows([i for i in places if stores(asked[i])])
             yield from absent.promote_first([i for i in places if asked[i].name in _BY_ID])
         yield from recording.run(range(len(asked)))

@@ -16,10 +16,18 @@ import msgspec
 
 from delaybridge import failpoints
 from delaybridge.errors import LedgerRefused, LedgerUnavailable, StoreDenied, StoreError, StoreFull
+from delaybridge.ledger.comparing.along import is_same_layout
 from delaybridge.ledger.comparing.healing import Standing, standing_at
 from delaybridge.ledger.recording import tiers
-from delaybridge.ledger.recording.acted import ActedOn, due_now, naming, read_acted, read_replaced
-from delaybridge.ledger.recording.ledger_answers import UNDOING, Effects
+from delaybridge.ledger.recording.acted import (
+    ActedOn,
+    due_now,
+    dues_in,
+    naming,
+    read_acted,
+    read_replaced,
+)
+from delaybridge.ledger.recording.ledger_answers import UNDOING, Effects, LiveRows
 from delaybridge.ledger.recording.ledger_rows import gathered_rows, is_of_source, marks_of, rows_of
 from delaybridge.ledger.recording.noting import plans_in
 from delaybridge.ledger.recording.tiering import bring_lost, for_redis, separate
@@ -27,7 +35,7 @@ from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName
 from delaybridge.message import Answer
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import replies
-from delaybridge.store.protocol.layout import parse_record, record_text
+from delaybridge.store.protocol.layout import Layout, parse_record, record_text
 from delaybridge.store.protocol.recorder import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, new_stamp
 
@@ -36,7 +44,6 @@ if TYPE_CHECKING:
 
     from delaybridge.ledger.sql.cold import ColdRecords
     from delaybridge.ledger.sql.controls import ControlRecords
-    from delaybridge.ledger.sql.records import Records
 
 Steps = LedgerSteps[None]
 _Call = tuple[RedisCommand[Any], list[LedgerRow]]
@@ -58,19 +65,6 @@ def stores(command: RedisCommand[Any]) -> bool:
 def is_recorded(command: RedisCommand[Any]) -> bool:
     """Whether the ledger is to know of a script call."""
     return command.name in _STORING or command.name in _CHANGING
-
-
-class LiveRows:
-    """Live rows of ids in any bucket, read with the commit of answers. places: of the commands."""
-
-    def __init__(self, records: Records, ids: Sequence[str], places: Sequence[int]) -> None:
-        self.places, self.rows = places, list[LedgerRow]()
-        self._records, self._ids = records, ids
-
-    def run(self, effects: Effects, on: Connection) -> None:
-        """Write the effects of the answers; then read."""
-        effects.run(on)
-        self.rows = self._records.live(on, self._ids)
 
 
 class Recording:
@@ -99,6 +93,7 @@ class Recording:
         self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
         self._runs: dict[str, Any] = {}  # of the server of each, what it says of itself
         self._now_ms = 0
+        self._layout: Layout | None = None  # as it was known when Redis was asked
 
     def read_clocks(self, places: Sequence[int], node_of: Callable[[str], str]) -> Steps:
         """Fix the time of each command: rows are written by it before Redis sees the command."""
@@ -141,15 +136,17 @@ class Recording:
         for i in places:
             name, text, *rest = self.asked[i].args
             layout, birth = parse_record(str(text)) or (None, "")
-            assert layout is not None, "`registry.born` has made it"
-            own = partial(self.records.settle, layout=layout, birth=birth)
+            assert layout is not None, "`registry` has made it"
+            is_new = self.asked[i].is_plain  # else messages begin to move, or have moved
+            settle = self.records.settle if is_new else self.records.grow
             try:
-                known = yield Work(own)
+                known = yield Work(partial(settle, layout=layout, birth=birth))
             except LedgerUnavailable as exc:
                 self.answers[i] = exc
                 continue
-            args = (name, record_text(*known), *rest)
-            self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
+            if is_new:
+                args = (name, record_text(known[0].collapsed(), known[1]), *rest)
+                self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
     def add_rows(self, places: Sequence[int]) -> Steps:
         """Commit the rows of all messages that are to be stored."""
@@ -157,6 +154,10 @@ class Recording:
             if self.answers[i] is None:
                 command = self.asked[i]
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
+                if (
+                    self.records.numbers.is_resizing
+                ):  # Redis alone knows what was delivered, and refused, where
+                    hot_until_ms = _NEVER_MS
                 self._rows[i] = rows_of(command, self.records.namespace, hot_until_ms)
         self._heat((yield from for_redis(self._calls())))
         if any(self._rows.values()):
@@ -205,7 +206,7 @@ class Recording:
         marks = marks_of(self.asked[i])
         about = self._runs.get(marks)
         run = about.get("run_id", "") if isinstance(about, dict) else ""
-        return self._standing[marks].is_healed_under(run)
+        return self._standing[marks].is_healed_under(run) and not self.records.numbers.is_resizing
 
     def _add(self, places: Sequence[int], on: Connection) -> set[RowName]:
         """Rows of commands, and how far the plans are that made them."""
@@ -265,6 +266,7 @@ class Recording:
         """Run the commands that have no answer yet; first look how their buckets stand."""
         heard = {i: self._heard(i) for i in places if self.answers[i] is None}
         left = [i for i in heard if self.answers[i] is None]  # not if all its messages are cold
+        self._layout = self.records.numbers.layout
         if left:
             looks = self._looks(left)
             answers = yield [*looks, *(heard[i] for i in left)]
@@ -350,23 +352,25 @@ class Recording:
         later = Effects(self.records, self._now_ms)
         if not names:
             return [], later
-        dues = [due_now(self.asked[i]) for i in effects.moved]
-        found = yield [*map(standing_at, names), *dues]
-        now = dict(zip(names, found, strict=False))
-        stand = {name: self._stands(name, now[name]) for name in names}
-        for (i, (row, due_ms)), due in zip(effects.moved.items(), found[len(names) :], strict=True):
+        dues = [due_now(self.asked[i], self.records) for i in effects.moved]
+        same = yield from is_same_layout(self.records, self._layout)
+        found = yield [*map(standing_at, names), *(look for looks in dues for look in looks)]
+        stand = {n: self._stands(n, now) and same for n, now in zip(names, found, strict=False)}
+        seen = dues_in(dues, found[len(names) :])
+        for (i, (row, due_ms)), due in zip(effects.moved.items(), seen, strict=True):
             if due == due_ms or isinstance(due, Exception) or not stand[marks[i]]:
                 continue
-            if now[marks[i]].healed.startswith(_UNDER_WAY):
+            if self._standing[marks[i]].healed.startswith(_UNDER_WAY):
                 stand[marks[i]] = False
             elif due is not None:
                 later.move(i, row, due)
         return [i for i in marks if not stand[marks[i]]], later
 
     def _stands(self, marks: str, now: Any) -> bool:
-        before = self._standing[marks]
-        self._standing[marks] = now if isinstance(now, Standing) else Standing()
-        return isinstance(now, Standing) and now.healed == before.healed
+        before, is_lost = self._standing[marks], isinstance(now, Exception)
+        self._standing[marks] = Standing() if is_lost else now
+        may_have_ended = self.records.numbers.of_resized is not None
+        return (may_have_ended or not is_lost) and self._standing[marks][1:] == before[1:]
 
     def _once_more(self, places: Sequence[int], tries: int) -> Steps:
         """The same calls again: Redis knows them by their stamps, unless it has forgotten them."""

@@ -18,7 +18,7 @@ from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
-from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, plain
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -97,7 +97,7 @@ def promote_named(
     namespace = cold.records.namespace
     (record,) = yield [registry.read_layout(namespace)]
     if record is None and (known := (yield Work(cold.records.known))):
-        _, record = yield registry.born(namespace, *known)
+        _, record = yield registry.born(namespace, known[0].collapsed(), known[1])
     if isinstance(record, StoreError):
         raise record
     if record is None:
@@ -161,7 +161,7 @@ def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[Any]:
         asked = next(steps)
         while True:
             result = yield asked
-            if not isinstance(asked, Work):
+            if not isinstance(asked, Work | Each):
                 for error in (each for each in result if isinstance(each, Exception)):
                     raise error
             asked = steps.send(result)

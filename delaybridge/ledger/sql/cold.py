@@ -90,8 +90,10 @@ class ColdRecords:
         columns = [message.c[name] for name in ("bucket", "id", "stamp", "tier")]
         for some in parts(on, names):
             which = message.c.tier >= tier, self.records.named(on, some, tier=tier)
+            asked = self.records.numbers.asked_as(some)
             for row in on.execute(select(*columns).where(*which)):
-                found[row.bucket, row.id].append((row.stamp, row.tier))
+                for name in asked(row):
+                    found[name].append((row.stamp, row.tier))
         return dict(found)
 
     def are_alone(self, on: Connection, names: Sequence[RowName]) -> bool:
@@ -101,7 +103,8 @@ class ColdRecords:
         """
         if on.dialect.name not in _ALONE or len({name[:2] for name in names}) < len(names):
             return False
-        source, same, given = self.records.source(on, names, ("bucket", "id"))
+        columns = ("id",) if self.records.numbers.of_resized else ("bucket", "id")
+        source, same, given = self.records.source(on, names, columns)
         asked = text(_ALONE[on.dialect.name].format(source=source, same=same))
         live, own = on.execute(asked, given).one()
         return bool(live == own == len(names))
@@ -112,14 +115,17 @@ class ColdRecords:
             which = message.c.tier == COLD, self.records.named(on, some)
             on.execute(update(message).where(*which).values(tier=HOT))
 
-    def first(self, on: Connection, names: Sequence[Name]) -> list[LedgerRow]:
+    def first(self, on: Connection, names: Sequence[Name]) -> dict[Name, LedgerRow]:
         """The row of the first live call of each of these messages, a cold one if there is any."""
         found: dict[Name, LedgerRow] = {}
         for some in parts(on, names):
             which = message.c.tier > 0, self.records.named(on, some)
-            for row in sorted(self.records.read(on, select(*ROW).where(*which)), key=_by_tier):
-                found.setdefault(row.name[:2], row)
-        return [*found.values()]
+            asked = self.records.numbers.asked_as(some)
+            rows = self.records.read(on, select(*ROW).where(*which))
+            for row in sorted(rows, key=_by_tier):
+                for name in asked(row):
+                    found.setdefault(name, row)
+        return found
 
     def due(
         self, on: Connection, bucket: int, until_ms: int, after: tuple[int, int], limit: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.sql.engines import attempted
 from delaybridge.ledger.sql.tables import namespace
 from delaybridge.store.protocol.layout import Epoch, Layout, parse_record, record_text
@@ -31,6 +32,17 @@ def settle(on: Connection, name: str, layout: Layout, birth: str) -> Known:
         on.execute(own.values(birth=_kept(before, birth)))
         return before, birth
     return before, of_before
+
+
+def grow(on: Connection, name: str, layout: Layout, birth: str) -> Known:
+    """Know this layout from now on; LedgerUnavailable: another one is known, which Redis forgot."""
+    before, _ = settle(on, name, layout, birth)
+    if before.epochs[-1] not in layout.epochs:
+        what = "Redis has forgotten a resize, which workers tell it soon"
+        raise LedgerUnavailable(f"ledger: {what}; nothing was changed: call again")
+    own = update(namespace).where(namespace.c.namespace == name)
+    on.execute(own.values(buckets=layout.here.size, birth=_kept(layout, birth)))
+    return layout, birth
 
 
 def known(on: Connection, name: str) -> Known | None:

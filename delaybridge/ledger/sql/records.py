@@ -29,6 +29,7 @@ from delaybridge.errors import printable
 from delaybridge.ledger.sql import layouts
 from delaybridge.ledger.sql.arrays import arguments, array
 from delaybridge.ledger.sql.engines import attempted
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.ledger.sql.rows import (
     FINISHED,
     HOT,
@@ -76,12 +77,17 @@ class Records:
 
     def __init__(self, name: str) -> None:
         self.namespace = name
+        self.numbers = Numbering()
 
     # written before Redis
 
     def settle(self, on: Connection, layout: Layout, birth: str) -> tuple[Layout, str]:
         """The layout and the birth id that the namespace has; these, if it is new."""
         return layouts.settle(on, self.namespace, layout, birth)
+
+    def grow(self, on: Connection, layout: Layout, birth: str) -> tuple[Layout, str]:
+        """Know this layout from now on, in which messages move to other buckets."""
+        return layouts.grow(on, self.namespace, layout, birth)
 
     def known(self, on: Connection) -> tuple[Layout, str] | None:
         """The layout and the birth id that the namespace has; None if it is new."""
@@ -183,8 +189,9 @@ class Records:
         columns = [message.c[name] for name in (*_ARRAYS, "state", "due_ms")]
         found: dict[RowName, tuple[str, int]] = {}
         for some in parts(on, names):
+            asked = self.numbers.asked_as(some)
             for row in on.execute(select(*columns).where(self.named(on, some))):
-                found[row.bucket, row.id, row.stamp] = row.state, row.due_ms
+                found |= dict.fromkeys(asked(row), (row.state, row.due_ms))
         return found
 
     def first_calls(self, on: Connection, names: Sequence[Name]) -> dict[Name, int]:
@@ -193,8 +200,9 @@ class Records:
         columns = [message.c[name] for name in _ARRAYS]
         for some in parts(on, names):
             query = select(*columns).where(message.c.tier > 0, self.named(on, some))
+            asked = self.numbers.asked_as(some)
             for row in on.execute(query.order_by(message.c.number.desc())):
-                found[row.bucket, row.id] = row.stamp
+                found |= dict.fromkeys(asked(row), row.stamp)
         return found
 
     def live(self, on: Connection, ids: Iterable[str]) -> list[LedgerRow]:
@@ -288,6 +296,18 @@ class Records:
         those of this tier or a higher one may be left out.
         """
         columns = [*_ARRAYS][: len(names[0])]
+        if self.numbers.of_resized is None:
+            return self._exactly(on, names, columns, tier)
+        own = [message.c[column] for column in ("number", *_ARRAYS)]
+        rest = [name[1:] for name in names]
+        same = self._exactly(on, names if on.dialect.name in _LOOKUPS else rest, columns[1:], tier)
+        rows, asked = on.execute(select(*own).where(same)).all(), self.numbers.asked_as(names)
+        return numbered(on, [row.number for row in rows if asked(row)])
+
+    def _exactly(
+        self, on: Connection, names: Sequence[tuple[Any, ...]], columns: Sequence[str], tier: int
+    ) -> ColumnElement[bool]:
+        """Whether a row has these columns of one of these names."""
         if on.dialect.name not in _LOOKUPS:
             return self.is_own & tuple_(*(message.c[column] for column in columns)).in_(names)
         source, same, given = self.source(on, names, columns)

@@ -112,6 +112,8 @@ class BucketsFollowed:
                 self._states[n] = _RETIRED
             elif begun is True:
                 self._states[n] = _MOVING
+            elif begun is False or isinstance(begun, WrongType):  # Redis may have an older past
+                self._states[n] = _WHOLE
 
     def has_begun(self, number: int) -> bool:
         """Whether a bucket gives its messages away, or has given them, as far as is known."""
@@ -190,7 +192,10 @@ class BucketsFollowed:
             return reply
         if not self.is_retired(number):
             yield from self.land_page(self.bucket(number))
-        resent = Resent(command, reply, self._known.targets(number))
+        targets = self._known.targets(number)
+        if command.shard_key is not None:
+            targets = [moves.target_of(command.shard_key, targets)]
+        resent = Resent(command, reply, targets)
         sent = [(self._for(one, number, n), n) for n, one in resent.commands()]
         return resent.result((yield from together([self._next(one, n) for one, n in sent])))
 

@@ -76,6 +76,8 @@ class Namespace:
     def use(self, store: Store | AsyncStore) -> None:
         """Run the calls on this store, which finds what has gone to other buckets."""
         self.placement, store.follower = store, self.following
+        if store.recorder is not None:
+            store.recorder.follow(self.following)
 
     def brokers_changed(self, brokers: Mapping[str, str]) -> None:
         """These brokers are configured from now on."""
@@ -144,11 +146,6 @@ class Namespace:
                 f"{layout.here.size}: set buckets = {layout.here.size}, or give it more or fewer: "
                 f"delaybridge bucket resize {self._asked}"
             )
-        if layout.next is not None and self.durability.mode is Keeping.LEDGER:
-            raise ConfigError(
-                f"durability: namespace {self.namespace!r} is being resized: leave it as it was, "
-                "without the ledger, until delaybridge bucket resize --wait ends"
-            )
         yield from gate.require(self.durability, self.placement)
         self.following.learn(layout, birth)
         return self._buckets
@@ -162,7 +159,7 @@ class Namespace:
         """Write the record as `open` has read it, if there is none now."""
         if (layout := self.following.layout) is None:
             return []
-        return registry.born(self.namespace, layout, self.birth)
+        return registry.born(self.namespace, layout.collapsed(), self.birth)
 
     def _without_record(self, error: StoreError) -> StoreError:
         """The error, on a Cluster with the server that has the namespace's record."""

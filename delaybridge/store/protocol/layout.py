@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
+from zlib import crc32
 
 from delaybridge.settings.namespace import is_bucket_count
 
@@ -33,6 +34,10 @@ class Epoch(NamedTuple):
     def numbers(self) -> range:
         """The numbers of its buckets."""
         return range(self.first, self.first + self.size)
+
+    def number_of(self, shard_key: bytes) -> int:
+        """The bucket of messages with this key, or id without one."""
+        return self.first + crc32(shard_key) % self.size  # as `bucket_of`
 
 
 class Layout(NamedTuple):
@@ -89,10 +94,29 @@ class Layout(NamedTuple):
         at = self.here.first + (number - self.next.first) % step
         return [*range(at, self.here.first + self.here.size, step)]
 
+    def are_kin(self, one: int, other: int) -> bool:
+        """Whether messages of one key may have had both of these numbers, now or before."""
+        own, its = self._epoch(one), self._epoch(other)
+        if own is None or its is None:
+            return one == other
+        return (one - own.first - other + its.first) % min(own.size, its.size) == 0
+
+    def has(self, number: int, shard_key: bytes) -> bool:
+        """Whether messages of this key are, or were, of the bucket with this number."""
+        own = self._epoch(number)
+        return own is not None and own.number_of(shard_key) == number
+
+    def _epoch(self, number: int) -> Epoch | None:
+        return next((each for each in self.epochs if number in each), None)
+
     def resized(self, count: int) -> Layout:
         """The same, and then this number of buckets."""
         last = self.epochs[-1]
         return self._replace(epochs=(*self.epochs, Epoch(last.first + last.size, count)))
+
+    def collapsed(self) -> Layout:
+        """The same once all resizes are over, as of a namespace that has no messages."""
+        return self._replace(at=len(self.epochs) - 1, paused=False)
 
     def moved(self) -> Layout:
         """The same once all messages have gone to the next epoch."""

@@ -78,6 +78,12 @@ class Recorder(Protocol):
     def ledger(self) -> Ledger:
         """The ledger that it tells; closed with the store."""
 
+    def follow(self, following: Any) -> None:
+        """Know where messages go that move to other buckets."""
+
+    def retiring(self, bucket: Bucket) -> LedgerSteps[None]:
+        """What is to be done before a bucket ends that has given everything to others."""
+
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
         """Whether it is to know of any of these commands, or has a part in its answer."""
 

@@ -34,8 +34,10 @@ def is_absent(command: RedisCommand[Any], reply: Any) -> bool:
         return not all(reply)
     if command.name == "quarantine":
         return ELSEWHERE in reply
-    answer = reply[0] if isinstance(reply, list) and reply else reply
-    return bool(answer == _UNKNOWN)
+    if not (isinstance(reply, list) and reply):
+        return bool(reply == _UNKNOWN)
+    has_left = command.name == "cancel" and bool(reply[1])  # the ledger's row says which
+    return bool(reply[0] == _UNKNOWN) and not has_left
 
 
 class Resent:

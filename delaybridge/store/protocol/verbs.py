@@ -44,7 +44,8 @@ class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
     """One script call, or one command of Redis itself (`is_plain`); `parse` reads its reply.
 
     Every command is safe to send again when its reply was lost. near: a key whose server is to
-    answer a command without keys, such as TIME; empty: any server may.
+    answer a command without keys, such as TIME; empty: any server may. shard_key: what the bucket
+    of its message is made of, if the command must not be asked of any other; None: it may be.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
     parse: Callable[[Any], T]
     is_plain: bool = False
     near: str = ""
+    shard_key: bytes | None = None
 
 
 def as_received(reply: Any) -> Any:
