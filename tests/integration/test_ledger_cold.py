@@ -49,7 +49,7 @@ def test_of_several_calls_a_cold_one_is_the_first(rows: Rows) -> None:
     rows.add(ended("c"))
     names = [(1, id) for id in "abc"]
     found = rows.run(lambda on: rows.cold.first(on, names))
-    assert {each.name for each in found} == {(1, "a", 6), (1, "b", 1)}
+    assert {each.name for each in found.values()} == {(1, "a", 6), (1, "b", 1)}
     calls = rows.run(lambda on: rows.cold.calls(on, names, tier=HOT))
     assert {name: sorted(each) for name, each in calls.items()} == {
         (1, "a"): [(5, HOT), (6, COLD), (7, COLD)], (1, "b"): [(1, HOT), (2, HOT)],
