@@ -77,7 +77,7 @@ def test_a_seal_keeps_the_name_of_the_last_comparison(world: World) -> None:
     owner = world.owner()
     assert sealed(owner, healed="run:1.a") == (0, 0, "run:1.a")
     assert sealed(owner) == (1, 0, "run:1.a")
-    assert standing(world) == ("2", "run:1.a")
+    assert standing(world) == ("2", "run:1.a", "")
 
 
 def test_without_the_lease_nothing_is_sealed_and_with_it_the_lease_is_renewed(world: World) -> None:
