@@ -95,7 +95,7 @@ for i = 7, #ARGV, 5 do
     answer = string.sub(record, 10, 13) == stamp and HERE or OTHER
   elseif redis.call('ZSCORE', KEYS[7], stamp .. id) or has_ended(stamp .. id) then
     answer = LEFT
-  elseif cut and (tonumber(ARGV[i + 2]) >= cut or now >= cut or redis.call('ZSCORE', KEYS[6], LATER .. id)) then
+  elseif cut and (tonumber(ARGV[i + 2]) >= cut or redis.call('ZSCORE', KEYS[6], LATER .. id)) then
     answer = ELSEWHERE
     if payload ~= '' then -- from now on it is
       redis.call('ZADD', KEYS[6], NEVER, LATER .. id)
