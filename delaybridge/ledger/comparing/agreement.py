@@ -129,18 +129,21 @@ def _restore(
 def where(
     bucket: Bucket,
     records: Records,
-    as_of: Standing,
+    as_of: Standing | StoreError,
     rows: Sequence[LedgerRow],
     message: Callable[[LedgerRow], Lacking] | None = None,
 ) -> LedgerSteps[list[Presence] | None]:
     """Where the messages of rows of a bucket are; None: they have to be read again.
 
-    as_of: read before the rows were. message: what is to be brought of each; None: nothing.
+    as_of: read before the rows were; why it was not, of a bucket that gave all its messages away.
+    message: what is to be brought of each; None: nothing.
     """
     total: list[Presence] = []
     for some in [rows] if message is None and rows else parts_of(rows):
         found: Any = None
         if is_alone(records, bucket):
+            if isinstance(as_of, StoreError):
+                raise as_of
             (found,) = yield Each([restore(bucket, as_of, map(message or looked_for, some))])
         if not is_alone(records, bucket):  # perhaps it was not known before
             found = yield from along(records, some, message or looked_for)
@@ -155,7 +158,7 @@ def where(
 
 
 def bring(
-    bucket: Bucket, records: Records, as_of: Standing, rows: Sequence[LedgerRow]
+    bucket: Bucket, records: Records, as_of: Standing | StoreError, rows: Sequence[LedgerRow]
 ) -> LedgerSteps[list[Presence] | None]:
     """Restore these rows of a bucket: as `where`."""
     return (yield from where(bucket, records, as_of, rows, _whole))

@@ -43,6 +43,7 @@ class Endpoint:
     is_safe: it changes nothing, although it needs more than READ. The method does not tell:
     dialects use GET.
     refusal: how a problem is shown, unless as JSON; its call has neither query nor body.
+    media: the content type of its answers.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Endpoint:
     is_for_tenants: bool = False
     is_safe: bool = False
     refusal: Callable[[Any, Problem], Reply] | None = None
+    media: str = "application/json"
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -114,7 +114,8 @@ _JSON = re.compile(r"application/(?:json|[a-z0-9.+-]+\+json)", re.IGNORECASE)
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*(?!\"?utf-?8\b)", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 _ACCEPTED = re.compile(
-    r"\*/\*|application/(?:\*|json|problem\+json|openmetrics-text)|text/(?:\*|plain|event-stream)",
+    r"\*/\*|application/(?:\*|json|octet-stream|problem\+json|openmetrics-text)|"
+    r"text/(?:\*|plain|event-stream)",
     re.IGNORECASE,
 )
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})

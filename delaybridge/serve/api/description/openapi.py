@@ -160,7 +160,7 @@ def _responses(
     for status, kind in sorted(endpoint.answers.items()):
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None:
-            response["content"] = {"application/json": {"schema": schema_of[id(kind)]}}
+            response["content"] = {endpoint.media: {"schema": schema_of[id(kind)]}}
         elif status >= HTTPStatus.BAD_REQUEST:
             response["content"] = problem
         yield str(status), response

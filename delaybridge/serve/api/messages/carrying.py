@@ -24,8 +24,9 @@ from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Progress
 from delaybridge.serve.stored.jobs import Job
 
+_LINES = "application/octet-stream"
 _HEADERS = {
-    "Content-Type": "application/x-ndjson",
+    "Content-Type": _LINES,
     "Content-Disposition": 'attachment; filename="messages.jsonl"',
     "Cache-Control": "no-store",
 }
@@ -46,7 +47,7 @@ class LinesQuery(Filter, kw_only=True):
 
 @routes(
     "GET /v1/messages:lines", "Download messages as lines", query=LinesQuery, answer=bytes,
-    is_safe=True,
+    is_safe=True, media=_LINES,
 )  # fmt: skip
 async def lines(call: Call) -> Download:
     """All messages that match, in all four states, with their bodies: a JSON object a line.

@@ -99,7 +99,10 @@ async def _part(send: Send, text: bytes) -> None:
         await send({"type": "http.response.body", "body": text, "more_body": True})
 
 
-@routes("GET /v1/events", "Follow the events of the fleet", query=EventQuery, answer=bytes)
+@routes(
+    "GET /v1/events", "Follow the events of the fleet", query=EventQuery, answer=bytes,
+    media="text/event-stream",
+)  # fmt: skip
 async def events(call: Call) -> Stream:
     """The events of all workers and ingest processes as they happen: server-sent events.
 
