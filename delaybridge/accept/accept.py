@@ -87,25 +87,25 @@ def accept(
         what = "a pull topic has none: finish each message as soon as it is received"
         raise MessageError("bad_destination", "at_most_once", what)
     plan = None if message.retry is None else _plan(message, kinds, destination)
+    if plan or tenant or gathering:
+        record = planned(record, plan, tenant, gathering)
     return Accepted(
         id,
         id.encode() if key is None else key,
         gathering.word(limits.delay_ms) if gathering else when(delay, message.at, limits),
         _rank(message.priority),
-        encode_record(planned(record, plan, tenant, gathering)),
+        encode_record(record),
     )
 
 
 def _named(
     message: Message, limits: Limits, tenant: str, draw: Callable[[], str]
 ) -> tuple[str, Gathering | None]:
-    delay = message.delay
-    if not isinstance(delay, Gathering):
-        id = check_id(draw() if message.id is None else message.id, limits, tenant)
-        return id, None
+    if not isinstance(message.delay, Gathering):
+        return check_id(draw() if message.id is None else message.id, limits, tenant), None
     if message.at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
-    return check_id(delay.key, limits, tenant, "key"), delay
+    return check_id(message.delay.key, limits, tenant, "key"), message.delay
 
 
 def _plan(

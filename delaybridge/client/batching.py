@@ -13,7 +13,8 @@ from delaybridge.accept.accept import Accepted, Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Outgoing, Patience, Receipt, Stamped, bucket_for
-from delaybridge.store.protocol.verbs import LedgerSteps, Steps, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import LedgerSteps, Steps
 from delaybridge.store.redis.store import AsyncStore
 
 T = TypeVar("T")

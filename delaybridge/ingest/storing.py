@@ -19,6 +19,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.messages.changes import furthest
 from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.together import together
 from delaybridge.store.protocol.verbs import (
     NO_SOURCE,
     Each,
@@ -26,7 +27,6 @@ from delaybridge.store.protocol.verbs import (
     SourceOffsets,
     Steps,
     plain,
-    together,
 )
 from delaybridge.store.redis.durability import confirmed
 from delaybridge.store.redis.store import AsyncStore

@@ -18,6 +18,7 @@ from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
 from delaybridge.recurring.stored import DefinitionEntry, Progress, Span
 from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.together import together
 from delaybridge.store.protocol.verbs import (
     Each,
     RedisCommand,
@@ -26,7 +27,6 @@ from delaybridge.store.protocol.verbs import (
     bucket_of,
     new_stamp,
     plain,
-    together,
 )
 
 AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile

@@ -162,7 +162,7 @@ def _replace(
 
 
 def cancel(bucket: Bucket, call: ClientCall, now: int) -> Answer | tuple[Answer, int]:
-    """With a ledger also the stamp of what was removed, -1 if that is nothing."""
+    """With a ledger also the stamp of what was removed, or has left; -1 if that is nothing."""
     answer, removed = _cancel(bucket, call)
     return answer if call.row is None else (answer, removed)
 
@@ -190,7 +190,7 @@ def _cancel(bucket: Bucket, call: ClientCall) -> tuple[Answer, int]:
 def _withdraw(bucket: Bucket, id: int, stamp: int, row: int) -> tuple[Answer, int]:
     """Cancel what only the ledger has: nobody restores it any more."""
     if row < 0 or bucket.has_ended(row, id):
-        return Answer.UNKNOWN, -1
+        return Answer.UNKNOWN, row
     bucket.leave(id, published=False, stamp=row)
     bucket.effects.append(Effect("withdrawn", id, row))
     bucket.remember(row, id, Answer.CANCELLED)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps
 
 
 def command(name: str) -> RedisCommand[Any]:

@@ -140,21 +140,31 @@ def where(
     """
     total: list[Presence] = []
     for some in [rows] if message is None and rows else parts_of(rows):
-        found: Any = None
-        if is_alone(records, bucket):
-            if isinstance(as_of, StoreError):
-                raise as_of
-            (found,) = yield Each([restore(bucket, as_of, map(message or looked_for, some))])
-        if not is_alone(records, bucket):  # perhaps it was not known before
-            found = yield from along(records, some, message or looked_for)
-        if isinstance(found, StoreError):
-            raise found
+        found = yield from _places(bucket, records, as_of, some, message or looked_for)
         if found is None:
             return None
         total += found
         if message is not None:
             failpoints.reach("ledger.restored")
     return total
+
+
+def _places(
+    bucket: Bucket,
+    records: Records,
+    as_of: Standing | StoreError,
+    rows: Sequence[LedgerRow],
+    message: Callable[[LedgerRow], Lacking],
+) -> LedgerSteps[list[Presence] | None]:
+    if is_alone(records, bucket):
+        if isinstance(as_of, StoreError):
+            raise as_of
+        (found,) = yield Each([restore(bucket, as_of, map(message, rows))])
+        if is_alone(records, bucket):  # perhaps it is known by now that it is not
+            if isinstance(found, StoreError):
+                raise found
+            return found  # type: ignore[no-any-return]
+    return (yield from along(records, rows, message))
 
 
 def bring(

@@ -15,7 +15,8 @@ from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.operate.views.series import read_rates
 from delaybridge.operate.views.stats import read_stats
-from delaybridge.store.protocol.verbs import Steps, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Steps
 
 if TYPE_CHECKING:
     from delaybridge import Client, Horizon, Stats

@@ -28,7 +28,8 @@ from delaybridge.serve.shared.site import Site
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.verbs import Steps, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Steps
 
 _FRESH_S = 0.9
 _PATIENCE_S = 0.5  # a page waits so long for a snapshot, if there is an older one

@@ -20,7 +20,8 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol import keys, replies, verbs
-from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, new_stamp, plain, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, new_stamp, plain
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way

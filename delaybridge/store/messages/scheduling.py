@@ -215,11 +215,11 @@ class Scheduling(Namespace):
         self, message: Draft | Accepted | Stamped, policy: OnConflict
     ) -> Steps[Receipt]:
         """As `schedule` for one message, in half the time."""
-        if not self._buckets:
+        if not self.following.here:
             yield from self.open()
         sent = stamped(message, self.ids)
         if not self.quota.is_set:
-            bucket = self._buckets[bucket_of(sent[1].shard_key, len(self._buckets))]
+            bucket = self.following.here[bucket_of(sent[1].shard_key, len(self.following.here))]
             (reply,) = yield Each([bucket.schedule([sent], policy)])
             if isinstance(reply, StoreError):
                 raise (yield from self.explained(bucket, reply))
@@ -284,7 +284,7 @@ class Scheduling(Namespace):
         after_s: float = 0.0,
     ) -> Steps[list[int]]:
         """Schedule those at the places `todo`; returns places whose bucket answered None."""
-        buckets = self._buckets
+        buckets = self.following.here
         calls = list(outgoing.calls(todo, len(buckets)))
 
         def command(call: ScriptCall) -> RedisCommand[Any]:

@@ -22,7 +22,8 @@ from delaybridge.store.protocol import keys, moves
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.layout import Layout
 from delaybridge.store.protocol.resent import Resent, is_absent
-from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, as_received, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, as_received
 from delaybridge.store.redis.errors import WrongType
 
 _WHOLE, _MOVING, _RETIRED = range(3)
@@ -40,6 +41,7 @@ class BucketsFollowed:
     def __init__(self, namespace: str) -> None:
         self._namespace, self.birth = namespace, ""
         self.layout: Layout | None = None
+        self.is_resizing = False  # messages move to other buckets
         self._states: dict[int, int] = {}
         self._made: dict[int, Bucket] = {}  # each is dear
         self._number = re.compile(
@@ -55,14 +57,9 @@ class BucketsFollowed:
             return False
         if birth != self.birth:
             self._states, self._made = {}, {}
-        self.layout, self.birth = layout, birth
+        self.layout, self.birth, self.is_resizing = layout, birth, layout.next is not None
         self.here = [self.bucket(number) for number in layout.here.numbers]
         return True
-
-    @property
-    def is_resizing(self) -> bool:
-        """Whether messages move to other buckets."""
-        return self.layout is not None and self.layout.next is not None
 
     def bucket(self, number: int) -> Bucket:
         """A bucket by its number."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -59,23 +58,3 @@ def load_requests() -> list[bytes]:
 def packed(*words: Any) -> bytes:
     """Words as one request, in Redis' protocol."""
     return pack_command(words)  # type: ignore[no-any-return]
-
-
-def script_call(verb: str, keys: tuple[str, ...], args: Sequence[Any]) -> bytes:
-    """A call of a script as one request, in Redis' protocol."""
-    head, count = _head(verb, keys)
-    return b"*%d\r\n%b%b" % (count + len(args), head, _without_count(args))
-
-
-# Verb, digest and keys are the same in every call for a bucket: packed once, they cost no more.
-@lru_cache(10_000)
-def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
-    """The beginning of a script call, and its number of words."""
-    words = ("EVALSHA", scripts()[verb][1], len(keys), *keys)
-    return _without_count(words), len(words)
-
-
-def _without_count(words: Sequence[Any]) -> bytes:
-    """Words packed, without the first line, which says how many they are."""
-    request: bytes = pack_command(tuple(words))
-    return request[request.index(b"\n") + 1 :]

@@ -11,11 +11,13 @@ import random
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
+from hiredis import pack_command
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.carried import Carried
@@ -33,7 +35,7 @@ from delaybridge.message import (
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.protocol.record import ForDeadSet
-from delaybridge.store.protocol.scripts import packed, script_call
+from delaybridge.store.protocol.scripts import packed, scripts
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
@@ -127,43 +129,26 @@ def grouped(groups: Sequence[Sequence[RedisCommand[Any]]]) -> Steps[list[list[An
     return [list(islice(replies, len(group))) for group in groups]
 
 
-def together(calls: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
-    """Several calls as one: their commands travel together. The result or error of each."""
-    results: list[Any] = [None] * len(calls)
-    answers: dict[int, Any] = dict.fromkeys(range(len(calls)))  # sending None starts a generator
-    while True:
-        asked: dict[int, Sequence[RedisCommand[Any]]] = {}
-        for number, answer in answers.items():
-            try:
-                asked[number] = _advance(calls[number], answer)
-            except StopIteration as done:
-                results[number] = done.value
-            except Exception as exc:
-                results[number] = exc
-        if not asked:
-            return results
-        replies = yield from grouped([*asked.values()])
-        answers = {
-            number: _answer(asked[number], own) for number, own in zip(asked, replies, strict=True)
-        }
-
-
-def _advance(call: Steps[T], answer: Any) -> Sequence[RedisCommand[Any]]:
-    return call.throw(answer) if isinstance(answer, Exception) else call.send(answer)
-
-
-def _answer(asked: Sequence[RedisCommand[Any]], replies: list[Any]) -> list[Any] | Exception:
-    """The replies to send to the call that asked, or the error to throw into it."""
-    if isinstance(asked, Each):
-        return replies
-    return next((reply for reply in replies if isinstance(reply, Exception)), replies)
-
-
 def request(command: RedisCommand[Any]) -> bytes:
     """The command as it goes over the wire."""
     if command.is_plain:
         return packed(*command.name.split(), *command.args)
-    return script_call(command.name, command.keys, command.args)
+    head, count = _head(command.name, command.keys)
+    return b"*%d\r\n%b%b" % (count + len(command.args), head, _without_count(command.args))
+
+
+# Verb, digest and keys are the same in every call for a bucket: packed once, they cost no more.
+@lru_cache(10_000)
+def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
+    """The beginning of a script call, and its number of words."""
+    words = ("EVALSHA", scripts()[verb][1], len(keys), *keys)
+    return _without_count(words), len(words)
+
+
+def _without_count(words: Sequence[Any]) -> bytes:
+    """Words packed, without the first line, which says how many they are."""
+    request: bytes = pack_command(tuple(words))
+    return request[request.index(b"\n") + 1 :]
 
 
 def bucket_of(shard_key: bytes, buckets: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from delaybridge.settings import url_options
 from delaybridge.settings.durability import MEMORY, Durability
@@ -14,7 +14,7 @@ from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.clocks import Clocks, Commands
 from delaybridge.store.redis.durability import assurance_of
-from delaybridge.store.redis.pipeline import Pipeline, Servers
+from delaybridge.store.redis.pipeline import Servers
 from delaybridge.store.redis.redis_client import connect
 from delaybridge.store.redis.servers import servers_of
 from delaybridge.store.redis.wire import Wire
@@ -34,9 +34,8 @@ def _open(
 class Follower(Protocol):
     """Finds messages that have gone to other buckets (`store/namespace/following.py`)."""
 
-    @property
-    def is_resizing(self) -> bool:
-        """Whether messages move to other buckets."""
+    is_resizing: bool
+    """Whether messages move to other buckets."""
 
     def is_retired(self, number: int) -> bool:
         """Whether a bucket has no keys any more, as far as is known."""
@@ -71,35 +70,6 @@ class BaseStore(Generic[W]):
             url, partial(_open, self._kind, self._from_url, timeout_s)
         )
         self._clocks = Clocks(self._servers.node_of) if told == "no" else None
-
-    def _rounds(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
-        """The pipelines to be sent for these commands, one after the other; that of the answers."""
-        follower = self.follower
-        if follower is None or not follower.is_resizing:
-            pipeline = yield from self._timed(commands)
-            if follower is None or not follower.is_outdated(pipeline.answers):
-                return pipeline
-        steps, answers = follower.run(commands), cast(Any, None)
-        try:
-            while True:
-                pipeline = yield from self._timed(steps.send(answers))
-                answers = pipeline.answers
-        except StopIteration as done:
-            return Pipeline.answered(done.value)
-
-    def _timed(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
-        """That of these commands; before it that of the times which their scripts must be told."""
-        errors: Mapping[int, Exception] = {}
-        if self._clocks:
-            asked: Mapping[str, Any] = self._clocks.asked(commands)
-            found = (yield from self._timed([*asked.values()])).answers if asked else ()
-            failed = {node: error for node, error in zip(asked, found, strict=True) if error}
-            commands, errors = self._clocks.with_times(commands, failed)
-        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
-        if errors:
-            pipeline.refuse(errors)
-        yield pipeline
-        return pipeline
 
     def node_of(self, key: str) -> str:
         """The server that has a key, as `host:port`; empty unless this is a Redis Cluster.

@@ -66,10 +66,11 @@ class Pipeline:
     answers: of each command, its parsed reply or the error that it ended with.
     left: places of the commands of the next round; pause_s: how long to wait before.
     redirected: places whose key another server has, and what was answered.
+    error: the first that a command ended with.
     """
 
     __slots__ = (
-        "answers", "commands", "left", "pause_s", "redirected", "_assurance", "_error",
+        "answers", "commands", "left", "pause_s", "redirected", "_assurance", "error",
         "_failures", "_follows", "_in_doubt", "_lacking", "_last_s", "_redirects", "_until_s",
         "_wait_s",
     )  # fmt: skip
@@ -91,7 +92,7 @@ class Pipeline:
         self.answers: list[Any] = [None] * len(commands)
         self.pause_s = 0.0
         self.redirected: dict[int, Redirected] = {}
-        self._error: Exception | None = None  # the first that a command ended with
+        self.error: Exception | None = None
         self._lacking: set[int] = set()  # places of scripts that a server lacks
         self._in_doubt = False  # an earlier try may have taken effect
         self._failures = self._redirects = 0
@@ -105,7 +106,7 @@ class Pipeline:
         """One that has these answers, errors among them."""
         found = cls((), 0.0)
         found.answers = answers
-        found._error = next((each for each in answers if isinstance(each, Exception)), None)
+        found.error = next((each for each in answers if isinstance(each, Exception)), None)
         return found
 
     def refuse(self, errors: Mapping[int, Exception]) -> None:
@@ -226,7 +227,7 @@ class Pipeline:
 
     def result(self) -> list[Any]:
         """The answers; raises the first error."""
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         if error is None:
             return self.answers
         self.answers = []
@@ -297,7 +298,7 @@ class Pipeline:
 
     def _end(self, i: int, error: Exception) -> None:
         self.answers[i] = error
-        self._error = self._error or error
+        self.error = self.error or error
 
 
 def _without_loads(replies: Sequence[Any]) -> list[Any]:

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
@@ -28,7 +36,7 @@ from delaybridge.store.protocol.verbs import (
     store_wide_error,
 )
 from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
-from delaybridge.store.redis.base import BaseStore
+from delaybridge.store.redis.base import BaseStore, Follower, W
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
 from delaybridge.store.redis.lifeline import Lifeline, lifeline
@@ -42,7 +50,56 @@ _RESUBSCRIBE_S, _ASK_AGAIN_S = 0.5, 0.2
 _LOOK_S = 0.02  # until the masters are known, when a store is new
 
 
-class AsyncStore(BaseStore[AsyncWire]):
+class _Sending(BaseStore[W]):
+    """How both stores make pipelines of commands."""
+
+    def _rounds(self, commands: Commands) -> Iterator[Pipeline]:
+        """The pipelines to be sent for these commands, one after the other; the last has answers.
+
+        That may be without anything to send.
+        """
+        if self._clocks or (self.follower and self.follower.is_resizing):
+            yield from self._slower(commands)
+        else:
+            yield (pipeline := self._pipeline(commands))
+            if pipeline.error and self.follower and self.follower.is_outdated(pipeline.answers):
+                yield from self._followed(commands, self.follower)
+
+    def _slower(self, commands: Commands) -> Iterator[Pipeline]:
+        """As `_rounds`, where servers are told the time, or messages move to other buckets."""
+        follower = self.follower
+        if follower is None or not follower.is_resizing:
+            pipeline = yield from self._timed(commands)
+            if follower is None or not follower.is_outdated(pipeline.answers):
+                return
+        yield from self._followed(commands, follower)
+
+    def _followed(self, commands: Commands, follower: Follower) -> Iterator[Pipeline]:
+        steps, answers = follower.run(commands), cast(Any, None)
+        try:
+            while True:
+                answers = (yield from self._timed(steps.send(answers))).answers
+        except StopIteration as done:
+            yield Pipeline.answered(done.value)
+
+    def _timed(self, commands: Commands) -> Generator[Pipeline, None, Pipeline]:
+        """That of these commands; before it that of the times which their scripts must be told."""
+        errors: Mapping[int, Exception] = {}
+        if self._clocks:
+            asked: Mapping[str, Any] = self._clocks.asked(commands)
+            found = (yield from self._timed([*asked.values()])).answers if asked else ()
+            failed = {node: error for node, error in zip(asked, found, strict=True) if error}
+            commands, errors = self._clocks.with_times(commands, failed)
+        pipeline = self._pipeline(commands)
+        pipeline.refuse(errors)
+        yield pipeline
+        return pipeline
+
+    def _pipeline(self, commands: Commands) -> Pipeline:
+        return Pipeline(commands, self.timeout_s, self.assurance, follows=self._servers.follows)
+
+
+class AsyncStore(_Sending[AsyncWire]):
     """Redis on an event loop. Any number of calls may be made at once."""
 
     _kind, _from_url = AsyncWire, redis.asyncio.Redis.from_url
@@ -98,12 +155,9 @@ class AsyncStore(BaseStore[AsyncWire]):
         return found
 
     async def _piped(self, commands: Commands) -> Pipeline:
-        rounds = self._rounds(commands)
-        try:
-            while True:
-                await self._sent(next(rounds))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+        for pipeline in self._rounds(commands):
+            await self._sent(pipeline)
+        return pipeline
 
     async def _sent(self, pipeline: Pipeline) -> None:
         while pipeline.left:
@@ -253,7 +307,7 @@ async def insist(store: AsyncStore, emit: Emit, commands: Commands) -> list[Any]
             await asyncio.sleep(_ASK_AGAIN_S)
 
 
-class Store(BaseStore[Wire]):
+class Store(_Sending[Wire]):
     """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
 
     _kind, _from_url = Wire, redis.Redis.from_url
@@ -288,12 +342,9 @@ class Store(BaseStore[Wire]):
         return found
 
     def _piped(self, commands: Commands) -> Pipeline:
-        rounds = self._rounds(commands)
-        try:
-            while True:
-                self._sent(next(rounds))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+        for pipeline in self._rounds(commands):
+            self._sent(pipeline)
+        return pipeline
 
     def _sent(self, pipeline: Pipeline) -> None:
         while pipeline.left:

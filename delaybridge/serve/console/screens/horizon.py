@@ -16,7 +16,8 @@ from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.verbs import Steps, together
+from delaybridge.store.protocol.together import together
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import YEAR_3000_MS, format_time
 
 _S, _M, _H, _D = 1000, 60_000, 3_600_000, 86_400_000
