@@ -86,11 +86,11 @@ class Growing(Bench):
         by_bucket: dict[int, list[str]] = {}
         for receipt in receipts:
             by_bucket.setdefault(receipt.bucket, []).append(receipt.id)
-        buckets = self._store.complete(self._calls.open())
+        self._store.complete(self._calls.open())
         with self.redis.pipeline(transaction=False) as pipeline:
             for number, ids in by_bucket.items():
-                pipeline.zrem(buckets[number].key("due"), *ids)
-                pipeline.hdel(buckets[number].key("messages"), *ids)
+                pipeline.zrem(self._calls.bucket(number).key("due"), *ids)
+                pipeline.hdel(self._calls.bucket(number).key("messages"), *ids)
             pipeline.execute()
 
     @contextmanager
