@@ -24,7 +24,7 @@ _DRAINS_S = 1.0  # so long it may take to give leases back
 _PATIENT_S, _TOLD_S = 5.0, 20.0  # what waits so long is told; so long after it was last seen
 _AT_ONCE, _OF_ALL = 8, 16  # buckets that give their messages away: of a worker, of all together
 _LOOK_S = 0.5  # how often it looks how many they are
-_PAGE_MESSAGES, _PAGE_BYTES = 50, 2**16  # Redis and the worker do nothing else meanwhile
+_PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
 
 
