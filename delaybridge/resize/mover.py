@@ -23,6 +23,7 @@ _RELEASED_S = 2.0
 _DRAINS_S = 1.0  # so long it may take to give leases back
 _PATIENT_S, _TOLD_S = 5.0, 20.0  # what waits so long is told; so long after it was last seen
 _AT_ONCE, _OF_ALL = 8, 16  # buckets that give their messages away: of a worker, of all together
+_LEDGER_AGAIN_S = 5.0
 _LOOK_S = 0.5  # how often it looks how many they are
 _PAGE_MESSAGES, _PAGE_BYTES = 200, 2**18
 _BUSY = 0.2  # of the time: all else of this worker, and of Redis, goes on meanwhile
@@ -39,6 +40,7 @@ class Moving:
         self.bucket, self.at_s = bucket, 0.0
         self.landed, self.back = b"", list[bytes]()
         self.is_awaited = self.is_empty = False
+        self.ends_s = 0.0  # when to try to end it
 
 
 class Mover(Part):
@@ -67,6 +69,7 @@ class Mover(Part):
             layout = self._following.layout
             if layout is None or layout.next is None:
                 self._moving.clear()
+                self._until_s = min(self._until_s, time.monotonic())  # nothing waits any more
                 await asyncio.sleep(_IDLE_S)
                 continue
             try:
@@ -130,7 +133,9 @@ class Mover(Part):
     async def _change(self, fresh: Sequence[Bucket]) -> None:
         """Begin with some of these buckets, and end those that have given everything."""
         begun = [self._begin(each) for each in fresh[: await self._room() if fresh else 0]]
-        ended = [self._end(each) for each in [*self._moving.values()] if each.is_empty]
+        now_s = time.monotonic()
+        empty = [each for each in self._moving.values() if each.is_empty and each.ends_s <= now_s]
+        ended = [self._end(each) for each in empty]
         await asyncio.gather(*begun, *ended)
 
     async def _room(self) -> int:
@@ -170,7 +175,12 @@ class Mover(Part):
     async def _end(self, one: Moving) -> None:
         """Give the lease back, and delete what is left."""
         if self._store.recorder is not None:
-            await self._store.complete(self._store.recorder.retiring(one.bucket))
+            try:
+                await self._store.complete(self._store.recorder.retiring(one.bucket))
+            except StoreError as exc:  # the ledger is away: others go on giving meanwhile
+                one.ends_s = time.monotonic() + _LEDGER_AGAIN_S
+                self._wait(str(exc))
+                return
         await self._unheld(one.bucket, moves.retire(one.bucket))
         self._moving.pop(one.bucket.number, None)
 
@@ -237,6 +247,10 @@ class Mover(Part):
             following.look_at([n for n in layout.here.numbers if not following.is_retired(n)])
         )
         if not all(map(following.is_retired, layout.here.numbers)):
+            return False
+        await self._store.complete(following.look_at(layout.here.numbers))
+        if not all(map(following.is_retired, layout.here.numbers)):
+            self._run.regroup()  # Redis came back with an older past
             return False
         after = layout.moved()
         command = registry.relayout(self._run.calls.namespace, layout, after, following.birth)

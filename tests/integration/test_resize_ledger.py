@@ -10,6 +10,9 @@ import redis as redis_py
 
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError
+from delaybridge.ledger.comparing.agreement import restore_missing
+from delaybridge.ledger.comparing.along import refuse_ended, regrouped
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.message import Message
 from delaybridge.resize import resizing
 from delaybridge.store.protocol import keys
@@ -155,6 +158,49 @@ def test_each_message_is_found_wherever_it_is(
         assert client.stats().delayed == 0
 
 
+@pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.slow_with("mariadb", "postgres")
+def test_who_knows_other_buckets_than_a_redis_that_was_wiped_since_finds_its_messages(
+    redis_url: str,
+    namespace: str,
+    ledger_url: str,
+    ledger: LedgerProbe,
+    raw: redis_py.Redis,
+    knows: bool,
+) -> None:
+    """knows: that they are being resized; else it has not called since before."""
+    ledgered = {"buckets": 2, "durability": "ledger", "ledger": ledger_url}
+    with (
+        Client(redis_url, namespace=namespace, **ledgered) as client,  # type: ignore[arg-type]
+        Client(redis_url, namespace=namespace, **ledgered) as late,  # type: ignore[arg-type]
+    ):
+        assert late.get("nothing") is None
+        mover = HandMover(client, 4)
+        for number in mover.sources:
+            assert mover.begin(number)
+        assert not knows or late.get("nothing") is None
+        for number in mover.sources:
+            mover.empty(number)
+        mover.finish()
+        raw.delete(*raw.keys(f"{{{namespace}*"))  # type: ignore[misc]
+        client.run(lambda calls: calls.open(again=True))
+        client.schedule("kafka:q", b"x", id="known", delay="1h")
+        ids = [f"m{n}" for n in range(8)]
+        late.schedule_many(Message("kafka:q", b"x", id=id, delay="1h") for id in ids[:4])
+        assert isinstance(client._store.recorder, LedgerRecorder)
+        records = client._store.recorder.records
+        for bucket in client.run(lambda calls: calls.every_bucket()):
+            assert bucket.number >= 2
+            client.run(lambda _, b=bucket: refuse_ended(records, b))
+            client.run(lambda _: regrouped(records))
+            client.run(lambda _, b=bucket: restore_missing(b, records))
+        late.schedule_many(Message("kafka:q", b"x", id=id, delay="1h") for id in ids[4:])
+        assert client.stats().delayed == 9
+        assert [late.cancel(id) for id in ids] == ["cancelled"] * 8
+        assert client.stats().delayed == 1
+        assert [*_live(ledger)] == ["known"]
+
+
 @pytest.mark.slow
 async def test_a_redis_that_is_wiped_midway_has_the_new_buckets(
     server: RedisServer, namespace: str, arrived: Arrived, ledger_url: str, ledger: LedgerProbe
@@ -228,7 +274,7 @@ def test_its_messages_move_to_a_namespace_with_more_buckets(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """What the error of a resize says: hot and cold ones, each in one place at the end."""
+    """By export and import: hot and cold ones, each in one place at the end."""
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
     monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
     monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", ledger_url)

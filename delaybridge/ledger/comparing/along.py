@@ -13,9 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError
-from delaybridge.ledger.comparing.healing import Lacking, Presence, restore, standing
+from delaybridge.ledger.comparing.healing import (
+    Lacking,
+    Presence,
+    note_beside,
+    restore,
+    standing,
+)
 from delaybridge.ledger.sql.rows import LedgerRow
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import moves
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.layout import Layout
 from delaybridge.store.protocol.verbs import Each, LedgerSteps, Work
@@ -61,6 +68,8 @@ def agree_layout(records: Records) -> LedgerSteps[None]:
     if known is None or found is None:
         return
     (layout, birth), last = found, found[0].epochs[-1]
+    if records.numbers.following is not None:
+        records.numbers.following.learn(layout, birth)
     later = tuple(each for each in known[0].epochs if each.first > last.first)
     if later:  # a resize that Redis has forgotten
         after = layout._replace(epochs=(*layout.epochs, *later))
@@ -69,17 +78,40 @@ def agree_layout(records: Records) -> LedgerSteps[None]:
         yield Work(partial(records.grow, layout=layout, birth=birth))
 
 
+def to_be_compared(records: Records, bucket: Bucket, comparison: str) -> LedgerSteps[None]:
+    """What is to be done before a bucket is compared as a whole."""
+    layout, following = records.numbers.layout, records.numbers.following
+    if layout is None or following is None:
+        return
+    yield from refuse_ended(records, bucket)
+    yield from regrouped(records)
+    # Calls ask a bucket that gives its messages to this one whether that is compared.
+    sources = [n for n in layout.sources(bucket.number) if not following.is_retired(n)]
+    yield Each(note_beside(following.bucket(n), comparison) for n in sources)
+
+
+def refuse_ended(records: Records, bucket: Bucket) -> LedgerSteps[None]:
+    """Have Redis refuse calls for buckets whose messages this one has: it may have been wiped.
+
+    Else who has not called since before the resize would be answered by them.
+    """
+    if (layout := records.numbers.of_resized) is not None:
+        ended = [Bucket(records.namespace, n, bucket.birth) for n in layout.ended(bucket.number)]
+        yield Each(command for each in ended for command in moves.ended(each))
+
+
 def is_same_layout(records: Records, before: Layout | None) -> LedgerSteps[bool]:
     """Whether Redis was not wiped while messages moved: it would have other buckets now.
 
     before: the layout as it was known then.
     """
     following = records.numbers.following
-    if following is None or before is None or before.next is None:
+    if following is None or before is None:
         return True
-    (record,) = yield Each([registry.read_layout(records.namespace)])
-    if record is not None and not isinstance(record, Exception):
-        following.learn(*record)
+    if before.next is not None:
+        (record,) = yield Each([registry.read_layout(records.namespace)])
+        if record is not None and not isinstance(record, Exception):
+            following.learn(*record)
     return following.layout == before
 
 

@@ -21,7 +21,7 @@ from delaybridge import failpoints
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.agreement import Comparing, WantedRows, compare, restore_missing
-from delaybridge.ledger.comparing.along import agree_layout, regrouped
+from delaybridge.ledger.comparing.along import agree_layout, to_be_compared
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.counting import keep_counted
 from delaybridge.ledger.reconciling.drift import Drift, Drifts, say_found
@@ -143,12 +143,11 @@ class Reconciling:
 
         is_whole: the bucket has forgotten nothing, as far as is known.
         """
+        await self._store.complete(agree_layout(self._records))
         await self._tell_what_it_forgot(session)
         while is_whole and session.alive and not await self._older.may_restore(session):
             await asyncio.sleep(_AGAIN_S)
-        await self._store.complete(agree_layout(self._records))
-        await self._store.complete(regrouped(self._records))
-        await self._note_beside(session)
+        await self._store.complete(to_be_compared(self._records, session.bucket, session.token))
         # From now on no worker restores by what it read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         sealed = await self._store.run_one(begun)
@@ -171,15 +170,6 @@ class Reconciling:
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
         say_found(bucket.number, looked, compared, time.monotonic() - began_s)
         return True
-
-    async def _note_beside(self, session: Session) -> None:
-        """Calls ask a bucket that gives its messages to this one whether that is compared."""
-        following, layout = self._records.numbers.following, self._records.numbers.layout
-        number = session.bucket.number
-        if following is not None and layout is not None:
-            sources = [n for n in layout.sources(number) if not following.is_retired(n)]
-            notes = [healing.note_beside(following.bucket(n), session.token) for n in sources]
-            await self._store.run_each(notes)
 
     # what left
 
@@ -244,6 +234,8 @@ class Reconciling:
         sealed = await self._seal(session)
         if sealed is not None:
             await self._tell_sealed(session, sealed)
+        else:  # another worker may rebuild it, and waits for what this one has to tell
+            await self._happened.tell(self._ledger, self._records, session.bucket.number)
 
     async def _seal(self, session: Session) -> Sealed | None:
         """Seal what left so far; None: the session is over."""
@@ -306,7 +298,7 @@ class Reconciling:
             self._happened.has_lost(each, now_ms)
             await self._happened.tell(self._ledger, self._records, each)
         await self._happened.tell_history(self._ledger, self._records)  # what is dead stays so
-        others_s = self.silence.last_s + _OTHERS_TELL_S
+        others_s = max(self.silence.last_s, self._records.numbers.moved_s) + _OTHERS_TELL_S
         await asyncio.sleep(max(0.0, others_s - time.monotonic()))
 
     async def _tell_of_others(self) -> None:
@@ -315,6 +307,10 @@ class Reconciling:
         Redis may have forgotten it, and another worker rebuild them.
         """
         held = {each.bucket.number for each in self.sessions() if each.alive}
+        if time.monotonic() < self._records.numbers.moved_s + _OTHERS_TELL_S:
+            now_ms = time.time_ns() // 1_000_000
+            for bucket in self._happened.known - held:
+                self._happened.has_lost(bucket, now_ms)
         for bucket in self._happened.buckets:
             if bucket not in held:
                 await self._happened.tell(self._ledger, self._records, bucket)
@@ -339,6 +335,7 @@ class Reconciling:
         try:
             if not await self._older.may_restore(session):
                 return
+            await self._store.complete(agree_layout(self._records))
             now_ms = await self._store_ms(session)
             wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
             looked = await self._store.complete(restore_missing(bucket, self._records, wanted))

@@ -182,7 +182,8 @@ def dues_in(dues: Sequence[Sequence[Any]], answers: Sequence[Any]) -> Iterator[A
 def _keys(command: RedisCommand[Any], name: str, records: Records) -> list[str]:
     """A key of a command's bucket, and of those that its messages may be in by now."""
     number, following = bucket_in(command, records.namespace), records.numbers.following
-    if following is None or not following.is_resizing:
+    if following is None or following.layout is None:
         return [next(key for key in command.keys if key.endswith(f":{name}"))]
-    heirs = [n for n in following.heirs(number) if not following.is_retired(n)]
-    return [following.bucket(n).key(name) for n in heirs]
+    heirs = following.heirs(number)
+    left = [n for n in heirs if not following.is_retired(n)] or heirs[-1:]
+    return [following.bucket(n).key(name) for n in left]

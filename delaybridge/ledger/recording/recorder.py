@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from delaybridge.errors import ConfigError, quoted
+from delaybridge.errors import ConfigError, StoreError, quoted
 from delaybridge.ledger.comparing.along import regrouped
 from delaybridge.ledger.comparing.lost import lost
+from delaybridge.ledger.comparing.older_ledger import read_past
 from delaybridge.ledger.recording.absent import Absent
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.ledger.recording.noting import Noting, is_noted
@@ -52,8 +53,14 @@ class LedgerRecorder:
         self.records.numbers.following = following
 
     def retiring(self, bucket: Bucket) -> LedgerSteps[None]:
-        """Have rows of a bucket that gave everything away counted to those that have it."""
-        return regrouped(self.records, [bucket.number])
+        """Have rows of a bucket that gave everything away counted to those that have it.
+
+        Not as long as some are live in a database with an older past alone: its owner ends them.
+        """
+        (past,) = yield [read_past(self.records.namespace, bucket.number)]
+        if past.back_ms > past.ended_ms:
+            raise StoreError("ledger: it came back with an older past, which is compared first")
+        yield from regrouped(self.records, [bucket.number])
 
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
         """Whether the ledger is to know of any of these commands, or has a part in its answer."""

@@ -6,6 +6,7 @@ number that the bucket of its message had, or has by now.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +41,14 @@ class Numbering:
         """The layout of a namespace that was resized: its rows may have numbers of any epoch."""
         layout = self.layout
         return layout if layout is not None and len(layout.epochs) > 1 else None
+
+    @property
+    def moved_s(self) -> float:
+        """When other buckets were found to have all messages: perhaps since Redis was wiped.
+
+        Then other workers hold them than held those that had the messages.
+        """
+        return -math.inf if self.following is None else self.following.moved_s
 
     def has_ended(self, bucket: int) -> bool:
         """Whether a bucket is known to have given all its messages to others."""

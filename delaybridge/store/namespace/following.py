@@ -9,6 +9,7 @@ is on its way lands before: so no message is missed, whatever moves meanwhile.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class BucketsFollowed:
             rf"\{{{re.escape(namespace)}:([0-9]+)(?:\.[0-9]+)?\}}:(?!moving:)"
         )
         self._looked_s = 0.0
+        self.moved_s = -math.inf  # when other buckets were found to have all messages
         self.resting: set[int] = set()  # that this process is not to hold now
         self.here: list[Bucket] = []  # of `Layout.here`, under their old keys
 
@@ -57,7 +59,14 @@ class BucketsFollowed:
             return False
         if birth != self.birth:
             self._states, self._made = {}, {}
+        elif self.layout is not None and self.layout.here != layout.here:
+            self.moved_s = time.monotonic()
+            if layout.here.first < self.layout.here.first:  # Redis has an older past
+                self._states = {}
         self.layout, self.birth, self.is_resizing = layout, birth, layout.next is not None
+        # Also in a Redis that was wiped, and has no trace of them.
+        before = (n for each in layout.epochs[: layout.at] for n in each.numbers)
+        self._states |= dict.fromkeys(before, _RETIRED)
         self.here = [self.bucket(number) for number in layout.here.numbers]
         return True
 
@@ -88,8 +97,8 @@ class BucketsFollowed:
         layout = self._known
         if layout.next is None:
             return self.here
-        gone = self.resting | {n for n, state in self._states.items() if state == _RETIRED}
-        return [self.bucket(n) for n in layout.numbers if n not in gone]
+        gone = self.resting
+        return [self.bucket(n) for n in layout.numbers if n not in gone and not self.is_retired(n)]
 
     def every_bucket(self) -> Steps[list[Bucket]]:
         """All buckets that may have messages."""
@@ -105,7 +114,7 @@ class BucketsFollowed:
         old = [self.bucket(n).key("messages") for n in numbers]
         found = yield Each(moves.is_moved(k) for name in old for k in (name, keys.moving(name)))
         for n, begun, ended in zip(numbers, found[::2], found[1::2], strict=True):
-            if ended is True:
+            if ended is True or n < self._known.here.first:
                 self._states[n] = _RETIRED
             elif begun is True:
                 self._states[n] = _MOVING

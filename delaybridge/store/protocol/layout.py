@@ -94,6 +94,11 @@ class Layout(NamedTuple):
         at = self.here.first + (number - self.next.first) % step
         return [*range(at, self.here.first + self.here.size, step)]
 
+    def ended(self, number: int) -> list[int]:
+        """All buckets there were before these that may have had messages of this one's keys."""
+        before = [n for each in self.epochs[: self.at] for n in each.numbers]
+        return [n for n in before if self.are_kin(n, number)]
+
     def are_kin(self, one: int, other: int) -> bool:
         """Whether messages of one key may have had both of these numbers, now or before."""
         own, its = self._epoch(one), self._epoch(other)

@@ -21,6 +21,8 @@ from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, bucket_of, plain
 
 MOVED = b"moved:"
+_MOVED_TEXT = "moved: delaybridge reads the record of the namespace again"  # as lua/begin.lua
+_LEFT = "due", "messages", "mirror", "parked", "dead", "marks", "sources", "ready"
 """How a key begins that was left under a bucket's old name."""
 PHASES = GOES, PASSED, EMPTY = 1, 2, 3
 """A bucket gives messages away; none of it can be published any more; it has given all."""
@@ -148,6 +150,16 @@ def land_back(bucket: Bucket, page: MovedPage, entries: Iterable[Entry]) -> Redi
 def retire(bucket: Bucket) -> RedisCommand[bool]:
     """Delete what is left of a bucket that has given everything; False: it is not time yet."""
     return RedisCommand("retire", _keys(bucket, "retire"), (bucket.birth,), bool)
+
+
+def ended(bucket: Bucket) -> list[RedisCommand[str]]:
+    """Leave a bucket that has given everything as `begin` and `retire` do: Redis was wiped since.
+
+    What was stored there by who did not know of it is in the ledger, too.
+    """
+    old = [bucket.key(name) for name in _LEFT]
+    names = [*old, *(keys.moving(bucket.key(name)) for name in ("messages", "marks"))]
+    return [plain("SET", name, _MOVED_TEXT, near=name) for name in names]
 
 
 def is_moved(key: str) -> RedisCommand[bool]:
