@@ -21,9 +21,9 @@ from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, bucket_of, plain
 
 MOVED = b"moved:"
+"""How a key begins that was left under a bucket's old name."""
 _MOVED_TEXT = "moved: delaybridge reads the record of the namespace again"  # as lua/begin.lua
 _LEFT = "due", "messages", "mirror", "parked", "dead", "marks", "sources", "ready"
-"""How a key begins that was left under a bucket's old name."""
 PHASES = GOES, PASSED, EMPTY = 1, 2, 3
 """A bucket gives messages away; none of it can be published any more; it has given all."""
 STRANGER = [-1]
