@@ -12,6 +12,7 @@ from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.ledger.comparing.agreement import Compared
 from delaybridge.ledger.reconciling.happened import Happened
 from delaybridge.ledger.reconciling.reconciling import Drift, Reconciling
+from delaybridge.ledger.sql.numbering import Numbering
 from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
@@ -25,7 +26,7 @@ class Side:
             session.reclaimed()
         self.errors: dict[int, Exception] = {}
         self.told: list[int] = []
-        nothing: Any = SimpleNamespace(namespace="ns")
+        nothing: Any = SimpleNamespace(namespace="ns", numbers=Numbering())
         recorder: Any = SimpleNamespace(
             records=nothing, cold=nothing, ledger=nothing, hot_window_ms=0
         )
