@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from delaybridge.accept.accept import Accepted, DestinationCache, accept, check_id, check_key, when
-from delaybridge.accept.carried import Carried
 from delaybridge.carry.line import BadLine, Line
 from delaybridge.errors import DecodeError, MessageError, printable
 from delaybridge.message import CARRIED, Answer, Limits, OnConflict, State, decode_record, rank_of
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import receipts
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.record import HEAD_SIZE, ORPHANED, ForDeadSet
+from delaybridge.store.protocol.record import HEAD_SIZE, ORPHANED, Carried, ForDeadSet
 from delaybridge.store.protocol.verbs import Each, Steps, bucket_of, new_stamp
 
 BATCH_MESSAGES = 100  # of one pipeline: so few that what is doubled after a crash is little

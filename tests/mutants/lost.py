@@ -65,7 +65,7 @@ MUTANTS = [
         "ledger: told by an older server", "delaybridge/ledger/reconciling/reconciling.py",
         "if sealed is None or (session.server or run) != run:", "if sealed is None:",
         "what was delivered just before a fail-over is forgotten, and comes twice",
-        f"{_DELIVERED}::test_what_an_older_server_has_not_seen_leave_is_remembered[sqlite]",
+        f"{_DELIVERED}::test_what_an_older_server_has_not_seen_leave_is_told_at_once[sqlite]",
     ),
     Mutant(
         "ledger: told, whatever was forgotten", "delaybridge/ledger/reconciling/reconciling.py",

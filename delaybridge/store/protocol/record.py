@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from delaybridge.accept.accept import Accepted
 from delaybridge.errors import DecodeError
 from delaybridge.message import PULL
 
@@ -20,6 +21,13 @@ _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
 _TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(?::[0-9]{1,16})?")
+
+
+class Carried(Accepted, frozen=True, gc=False):
+    """A message that was tried elsewhere. tried, failing: of its attempts, as they are stored."""
+
+    tried: str = ""
+    failing: str = ""
 
 
 class Tried(NamedTuple):

@@ -20,7 +20,6 @@ import msgspec
 from hiredis import pack_command
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.accept.carried import Carried
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
 from delaybridge.gathering import FIRST_CHAR
 from delaybridge.message import (
@@ -34,7 +33,7 @@ from delaybridge.message import (
 )
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
-from delaybridge.store.protocol.record import ForDeadSet
+from delaybridge.store.protocol.record import Carried, ForDeadSet
 from delaybridge.store.protocol.scripts import packed, scripts
 
 T = TypeVar("T")
