@@ -153,9 +153,9 @@ class Mover(Part):
         """How many buckets give their messages away now, whoever holds them."""
         following, layout = self._following, self._following.layout
         assert layout is not None
-        left = [n for n in layout.here.numbers if not following.is_retired(n)]
-        await self._store.complete(following.look_at(left))
-        return sum(following.has_begun(n) and not following.is_retired(n) for n in left)
+        await self._store.complete(following.look_again())
+        here = layout.here.numbers
+        return sum(following.has_begun(n) and not following.is_retired(n) for n in here)
 
     def _keep(self, sources: dict[int, Bucket]) -> None:
         """Work on those of the sources held that have begun, and on no others."""
@@ -243,9 +243,7 @@ class Mover(Part):
         """Whether every bucket has given everything: then the next ones are all there are."""
         following, layout = self._following, self._following.layout
         assert layout is not None
-        await self._store.complete(
-            following.look_at([n for n in layout.here.numbers if not following.is_retired(n)])
-        )
+        await self._store.complete(following.look_again())
         if not all(map(following.is_retired, layout.here.numbers)):
             return False
         await self._store.complete(following.look_at(layout.here.numbers))

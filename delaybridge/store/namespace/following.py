@@ -97,8 +97,8 @@ class BucketsFollowed:
         layout = self._known
         if layout.next is None:
             return self.here
-        gone = self.resting
-        return [self.bucket(n) for n in layout.numbers if n not in gone and not self.is_retired(n)]
+        held = (n for n in layout.numbers if n not in self.resting and not self.is_retired(n))
+        return [self.bucket(n) for n in held]
 
     def every_bucket(self) -> Steps[list[Bucket]]:
         """All buckets that may have messages."""
@@ -106,8 +106,12 @@ class BucketsFollowed:
         layout = self._known
         if layout.next is None:
             return self.here
-        yield from self.look_at([n for n in layout.here.numbers if not self.is_retired(n)])
+        yield from self.look_again()
         return [self.bucket(n) for n in layout.numbers if not self.is_retired(n)]
+
+    def look_again(self) -> Steps[None]:
+        """Learn which keys the buckets have that are not known to have ended."""
+        yield from self.look_at([n for n in self._known.here.numbers if not self.is_retired(n)])
 
     def look_at(self, numbers: Sequence[int]) -> Steps[None]:
         """Learn which keys these buckets have."""
