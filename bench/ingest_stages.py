@@ -42,7 +42,8 @@ BUCKETS = [Bucket("bench", n, "birth") for n in range(16)]
 CALLS: Any = SimpleNamespace(  # of a namespace that is open
     buckets=BUCKETS,
     open=lambda: _known(BUCKETS),
-    quota=SimpleNamespace(look=lambda _: _known(False)),
+    quota=SimpleNamespace(read_counts=lambda _: _known(False)),
+    following=SimpleNamespace(held=lambda: ()),
 )
 
 
