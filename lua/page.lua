@@ -12,6 +12,8 @@
 -- ARGV[5]  limit        messages
 -- ARGV[6]  bytes        of records; one message is always returned
 -- ARGV[7]  brief        1: only where the messages are bound for; 2: only which calls they are of
+-- ARGV[8..] needles      in pairs: of each, a record that is returned has one or the other; besides,
+--                        the last message that was looked at is returned
 -- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
 --          reason of its death or last failure or empty, 1 if fired}; brief: three a message: id,
 --          score, and the destination, empty if the record cannot be read; or the stamp and the
@@ -70,14 +72,19 @@ if math.min(start + limit, stop) <= start then
 end
 local marks = redis.call('HMGET', KEYS[5], 'fired_score', 'fired_claim')
 local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)
-local page, size, taken = {0}, 0, 0
-for i = 1, #found, 2 do
-  local id, score = found[i], found[i + 1]
-  local record = redis.call('HGET', KEYS[2], id) or ''
-  size = size + #record
-  if taken > 0 and size > bytes then
-    break
+
+local function fits(record)
+  for n = 8, #ARGV, 2 do
+    if not string.find(record, ARGV[n], 1, true)
+      and not string.find(record, ARGV[n + 1], 1, true) then
+      return false
+    end
   end
+  return true
+end
+
+local page, size, taken = {0}, 0, 0
+local function add(id, score, record)
   page[#page + 1] = id
   page[#page + 1] = score
   if ARGV[7] == '2' then
@@ -93,7 +100,18 @@ for i = 1, #found, 2 do
       and struct.unpack('>d', record, 2) <= fired_score
     page[#page + 1] = fired and 1 or 0
   end
-  taken = taken + 1
+end
+
+for i = 1, #found, 2 do
+  local record = redis.call('HGET', KEYS[2], found[i]) or ''
+  size = size + #record
+  if taken > 0 and size > bytes then
+    break
+  end
+  if i == #found - 1 or size > bytes or fits(record) then
+    add(found[i], found[i + 1], record)
+    taken = (i + 1) / 2
+  end
 end
 page[1] = start + taken < stop and 1 or 0
 return page

@@ -122,7 +122,7 @@ async def test_every_message_that_fits_is_on_one_page_in_order(
 async def test_a_page_that_looked_at_many_records_in_vain_is_empty_and_leads_on(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "LOOKED", 200)
+    monkeypatch.setattr(listing, "LOOKED", 20)
     early, late = 2_051_222_400_000, 2_051_222_500_000
     await add(http, [
         *({"id": f"m{n:04}", "destination": "kafka:t", "due_ms": early + n} for n in range(1000)),

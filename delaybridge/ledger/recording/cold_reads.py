@@ -228,7 +228,7 @@ class ColdReads:
     def _page(self, on: Connection, command: RedisCommand[Any]) -> Callable[[_Reply], _Reply]:
         from delaybridge.ledger.sql.cold import ColdSlice
 
-        low, high, score, id, limit, most_bytes, brief = command.args
+        low, high, score, id, limit, most_bytes, brief = command.args[:7]
         after = (float(score), _text(id)) if score != "" else None
         asked = ColdSlice(
             bucket_in(command, self._namespace), int(limit),

@@ -21,6 +21,7 @@ from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
 Cursor = tuple[float, str]
 LOOKED = 20_000  # records
 _LEAST, _GROWN = 16, 128  # records of each bucket: at first, and as long as too few fit
+_NARROWED = 5  # times as many are looked at, if Redis returns only what may fit
 
 
 class Page(NamedTuple):
@@ -49,7 +50,8 @@ def read_page(
     destination: a place; unlike that of `conditions` it is looked for without an end.
     partial: without buckets whose server does not answer, instead of StoreUnavailable. With
     conditions, or a last due time of others than delayed ones, a page may have fewer messages
-    than `limit`, or none, and still a cursor: it ends when about 20,000 records were looked at.
+    than `limit`, or none, and still a cursor: it ends when about 20,000 records were looked at,
+    100,000 of those that Redis looks at (`Conditions.needles`).
     """
     buckets: Sequence[Bucket] = yield from calls.every_bucket()
     unseen: list[Unseen] = []
@@ -57,14 +59,16 @@ def read_page(
     each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)
     is_bounded = (span[1] is None) == (span_ms[1] is None)
     read, most = 0, LOOKED if conditions.are_any or not is_bounded else sys.maxsize
+    needles = conditions.needles
+    grown, most = (2 * _GROWN, _NARROWED * most) if needles else (_GROWN, most)
     items: list[Stored] = []
     is_full, more = False, True
     while more and not is_full and len(items) < limit and read < most:
         buckets, pages = yield from _pages(
-            calls, state, each, span, buckets, cursor, unseen, partial
+            calls, state, each, span, buckets, cursor, unseen, partial, needles
         )
-        each = max(each, min(2 * each, _GROWN))  # few fit, it seems
-        read += sum(len(page_rows) for page_rows, _ in pages)
+        read += each * len(pages) if needles else sum(len(page_rows) for page_rows, _ in pages)
+        each = max(each, min((8 if needles else 2) * each, grown))  # few fit, it seems
         rows, more = _merged(buckets, pages)
         for score, _, number, row in rows:
             # One id may have the same score under several keys. A cursor cannot point between
@@ -87,11 +91,13 @@ def _pages(
     cursor: Cursor | None,
     unseen: list[Unseen],
     partial: bool,
+    needles: Sequence[bytes],
 ) -> Steps[tuple[Sequence[Bucket], Sequence[Any]]]:
     """The next rows of each bucket; of those whose server answers, if `partial`."""
     low, high = span
     pages: Sequence[Any] = yield Each(
-        bucket.page(state, limit=limit, after=cursor, low=low, high=high) for bucket in buckets
+        bucket.page(state, limit=limit, after=cursor, low=low, high=high, needles=needles)
+        for bucket in buckets
     )
     if partial:
         buckets, pages, lost = _seen(calls, buckets, pages)

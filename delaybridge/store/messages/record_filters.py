@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,20 @@ class Conditions:
         """Whether something is asked for."""
         return self != ANY
 
+    @property
+    def needles(self) -> list[bytes]:
+        """What every record that fits contains, in pairs: one or the other. Redis looks for it."""
+        name, _, value = (self.header or "").partition("=")
+        found = []
+        if _PLAIN_NAME.fullmatch(name):
+            found += [name.encode()] * 2
+        if _WORD.fullmatch(value) and value.lstrip("-").lower() not in _SPELT:
+            found += [value.encode()] * 2
+        elif _NUMBER.fullmatch(value):  # as text or as an integer: all are big-endian
+            number = int(value)
+            found += [value.encode(), number.to_bytes(max(1, -(-number.bit_length() // 8)))]
+        return found
+
     def fit(self, one: Stored, kinds: Mapping[str, str]) -> bool:
         """Whether a message fits. kinds: broker -> its kind."""
         return (
@@ -57,6 +72,13 @@ class Conditions:
         name, given, value = (self.header or "").partition("=")
         return any(found == name and (not given or _text(of) == value) for found, of in one.headers)
 
+
+# Text that is stored as its own bytes: names that are not UTF-8 are shown with backslashes, values
+# of other types as Python writes them.
+_PLAIN_NAME = re.compile(r"[ -\[\]-~]+")
+_WORD = re.compile(r"(?=.*[A-DF-Za-df-z])[A-Za-z0-9_.:/@-]+")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_SPELT = ("none", "true", "false", "nan", "inf", "infinity", "snan")
 
 ANY = Conditions()  # asks for nothing
 

@@ -202,7 +202,10 @@ class Walk:
         if self._is_brief:
             return bound(bucket, state, limit=PAGE_MESSAGES, after=self._after)
         low, high = span_scores(state, self._span_ms)
-        return bucket.page(state, limit=PAGE_MESSAGES, after=self._after, low=low, high=high)
+        needles = self._conditions.needles
+        return bucket.page(
+            state, limit=PAGE_MESSAGES, after=self._after, low=low, high=high, needles=needles
+        )
 
     def _damaged(self, bucket: Bucket, refused: StoreError) -> Steps[None]:
         if self._namespace.following.is_retired(bucket.number):

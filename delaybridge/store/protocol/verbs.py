@@ -355,15 +355,18 @@ class BucketForCallers:
         low: float | None = None,
         high: float | None = None,
         max_bytes: int = 4 * 2**20,
+        needles: Sequence[bytes] = (),
     ) -> RedisCommand[tuple[list[replies.Row], bool]]:
         """Messages in one state in order of (score, id), and whether there are more.
 
         after: the (score, id) to begin after. low, high: bounds of the score, both included.
+        needles: in pairs; of each, a record has one or the other, except the last one that was
+        looked at: it is there in any case.
         """
         lowest = "-inf" if low is None else repr(low)
         highest = "+inf" if high is None else repr(high)
         after_score, after_id = ("", "") if after is None else (repr(after[0]), after[1])
-        args = (lowest, highest, after_score, after_id, limit, max_bytes, 0)
+        args = (lowest, highest, after_score, after_id, limit, max_bytes, 0, *needles)
         keys_ = self._page_keys[state]
         return RedisCommand("page", keys_, args, lambda reply: replies.read_page(state, reply))
 

@@ -46,8 +46,8 @@ def message() -> None:
 def ls(call: Invocation, state: str, **query: Any) -> int:
     """List messages, the one due first on top.
 
-    With --reason, --id-prefix, --header or --attempts about 20,000 messages are looked at: a list
-    may then be short, or empty, and say how to continue.
+    With --reason, --id-prefix or --attempts about 20,000 messages are looked at, with --header
+    100,000: a list may then be short, or empty, and say how to continue.
     """
     query["state"] = delaybridge.State(state)
     return show_page(call, query, _COLUMNS, _SPARE)
