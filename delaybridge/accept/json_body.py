@@ -34,6 +34,8 @@ def with_json_body(message: Message, kind: str) -> Message:
 
 def body_given(body: Any, body_json: Any, body_base64: Any) -> bytes | None:
     """The body of a message that is JSON itself: one of text, JSON and bytes. MessageError."""
+    if type(body) is str and body_json is body_base64 is UNSET:  # nearly always
+        return body.encode()
     if body_json is not UNSET and memoryview(body_json) == memoryview(b"null"):
         if (body, body_base64) != (UNSET, UNSET):
             body_json = UNSET  # so some generated clients write a field that is not set

@@ -19,6 +19,7 @@ from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Awaiting
+from delaybridge.errors import MessageError
 from delaybridge.gathering import Later
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
@@ -138,6 +139,38 @@ class AsyncClient(ClientVerbs, Awaiting):
             return found
 
     schedule.__doc__ = Client.schedule.__doc__
+
+    async def schedule_each(
+        self, messages: Sequence[Message], *, on_conflict: str = OnConflict.FAIL
+    ) -> list[Receipt | Exception]:
+        """For servers: the receipt of each message, or its error; none hinders another.
+
+        A conflict is a receipt.
+        """
+        policy = policy_of(on_conflict)
+        if active() is not None:  # each has a span of its own
+            each = (self.schedule_message(one, on_conflict=policy) for one in messages)
+            return await asyncio.gather(*each, return_exceptions=True)  # type: ignore[return-value]
+        found: list[Any] = []
+        try:
+            found += self._drafting.drafts(messages)
+        except MessageError:
+            found += map(self._draft_or_error, messages)
+        places = [at for at, one in enumerate(found) if not isinstance(one, MessageError)]
+        drafts = [found[at] for at in places]
+        try:
+            answers = await self.run(lambda calls: calls.schedule_all(drafts, policy))
+        except Exception as exc:
+            answers = [exc] * len(drafts)
+        for at, answer in zip(places, answers, strict=True):
+            found[at] = answer
+        return found
+
+    def _draft_or_error(self, message: Message) -> Any:
+        try:
+            return self._draft(message)
+        except MessageError as exc:
+            return exc
 
     async def schedule_accepted(
         self, messages: Sequence[tuple[bytes, Accepted]], *, on_conflict: str = OnConflict.FAIL

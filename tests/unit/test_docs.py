@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 # For the drop-in producers.
-INTERNAL = {"accept", "schedule_accepted", "schedule_message", "kinds", "run"}
+INTERNAL = {"accept", "schedule_accepted", "schedule_each", "schedule_message", "kinds", "run"}
 FEATURES = ROOT / "docs" / "features.md"
 PACKAGE = ROOT / "delaybridge"
 DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}

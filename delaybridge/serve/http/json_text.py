@@ -10,7 +10,7 @@ import asyncio
 import gc
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, islice, repeat
@@ -25,8 +25,9 @@ PIECE = 64 * 1024  # bytes between two turns of the loop
 _OBJECTS = 10_000  # looked at between two turns
 _DEPTH = 32
 DENSE = 320 * 1024  # bytes of a text beside long strings: each costs more than one in a string
+_SHORT = 512  # bytes of a text that is looked at as a whole
 _LONG = 64  # a string with more characters
-_LOOSE = (b" :", b"\t:", b"\n:", b"\r:")
+_SPACES = b" \t\n\r"
 _BOM = b"\xef\xbb\xbf"
 # Brackets and strings; of a string that is cut what is there.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
@@ -50,7 +51,7 @@ async def decoded(raw: bytes, wanted: type[T], dense: int = DENSE) -> T:
     try:
         if len(raw) <= PIECE:
             check_depth(raw)
-            if not _is_plain(raw):
+            if len(raw) <= _SHORT or not _is_plain(raw):
                 _ONCE.decode(raw.decode())
             return as_type(raw, wanted)
         for _ in _pieces(raw.decode("latin-1"), dense=dense):
@@ -71,6 +72,25 @@ def as_type(raw: bytes, wanted: type[T]) -> T:
             return msgspec.json.decode(raw, type=wanted)
     except msgspec.MsgspecError as exc:
         raise undecodable(exc, wanted, raw) from None
+
+
+def as_types(raws: Sequence[bytes], wanted: type[T]) -> list[T] | None:
+    """The values of JSON texts that were checked before; None if one has another type."""
+    try:
+        return msgspec.json.decode(b"[%b]" % b",".join(raws), type=list[wanted])  # type: ignore[valid-type]
+    except (ValueError, RecursionError):
+        return None
+
+
+def are_plain(raws: Sequence[bytes]) -> bool:
+    """Whether one look tells that all are objects, not large nor deep, with each key once.
+
+    If `as_types` reads them, too, each is one value: there they are elements of a list, here lines,
+    between which there is no comma.
+    """
+    lines = b"\n".join(raws)
+    is_deep = lines.count(b"[") + lines.count(b"{") > len(raws) + _DEPTH - 2
+    return not is_deep and max(map(len, raws), default=0) <= PIECE and _is_plain(lines)
 
 
 async def elements(raw: bytes, name: str, most: int, dense: int = DENSE) -> AsyncIterator[bytes]:
@@ -200,15 +220,14 @@ def _cut(found: list[str], text: str, at: int, end: int) -> int:
     return len(found[-1]) if is_cut else 0
 
 
-def _is_plain(raw: bytes) -> bool:
-    """Whether one look tells that it is an object without others, which has each key once."""
+def _is_plain(lines: bytes) -> bool:
+    """Whether one look tells that these are objects without others, with each key once."""
     try:
-        # Of keys as they are mostly written, `"key":`, it does.
-        return not any(map(raw.__contains__, _LOOSE)) and raw.count(b'":') == len(
-            _NAMES.decode(raw)
-        )
-    except msgspec.MsgspecError:
-        return False  # it is no object
+        lines.decode()
+        names = sum(map(len, _NAMES.decode_lines(lines)))
+    except (ValueError, RecursionError):
+        return False
+    return lines.translate(None, _SPACES).count(b'":') == names  # else some are in strings
 
 
 def _keys(raw: bytes) -> Iterator[None]:

@@ -123,13 +123,6 @@ def problem_of(exc: Exception) -> Problem:
     return Problem(500, "internal", detail)
 
 
-def at_item(problem: Problem, number: int) -> Problem:
-    """The same problem, of one item of a batch."""
-    inner = (problem.at or "$").removeprefix("$")
-    at = f"$.messages[{number}]{inner}"
-    return Problem(problem.status, problem.code, problem.detail, at, problem.headers)
-
-
 def undecodable(exc: msgspec.MsgspecError, wanted: Any, raw: bytes = b"{}") -> Problem:
     """The problem of a body or a query that does not have the wanted type. raw: the body."""
     text = str(exc)

@@ -129,8 +129,20 @@ class TenantClient(Tenancy):
         try:
             made = await self._client.schedule_message(own, on_conflict=on_conflict)
         except MessageConflict as exc:
-            raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
+            raise self._own(exc) from None
         return self.receipt(made)
+
+    async def schedule_each(
+        self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
+    ) -> list[Receipt | Exception]:
+        own = [msgspec.structs.replace(one, tenant=self.tenant) for one in messages]
+        found = await self._client.schedule_each(own, on_conflict=on_conflict)
+        return [self.receipt(one) if isinstance(one, Receipt) else self._own(one) for one in found]
+
+    def _own(self, exc: Exception) -> Exception:
+        if isinstance(exc, MessageConflict):
+            return MessageConflict(exc.code, exc.field, self.text(exc.detail))
+        return exc
 
     async def get(self, id: str, **of: Any) -> Stored | None:
         found: Stored | None = await self.verb("get")(id, **of)
@@ -167,7 +179,7 @@ class TenantClient(Tenancy):
             try:
                 found = await method(*subject, *arguments[1:], **own, **named)
             except MessageConflict as exc:
-                raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
+                raise self._own(exc) from None
             return self._given(found)
 
         return run

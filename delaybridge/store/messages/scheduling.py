@@ -204,12 +204,22 @@ class Scheduling(Namespace):
         waits: for ids that are in flight, as long as a call may last. Only the messages concerned
         are sent again; the others are stored before.
         """
+        return receipts((yield from self.schedule_all(messages, policy, waits=waits)))
+
+    def schedule_all(
+        self,
+        messages: Sequence[Draft | Accepted | Stamped],
+        policy: OnConflict,
+        *,
+        waits: bool = True,
+    ) -> Steps[list[Receipt | Exception]]:
+        """As `schedule`; each message has its receipt, or its error."""
         outgoing = Outgoing(messages, self.ids)
         found = yield from self.schedule_each(outgoing, policy)
         patience = Patience(self.placement.timeout_s) if waits and outgoing.late else None
         while patience and outgoing.late and (pause_s := patience.pause_s()):
             yield from self._try_again(outgoing, policy, outgoing.late, found, after_s=pause_s)
-        return receipts(found)
+        return found
 
     def schedule_one(
         self, message: Draft | Accepted | Stamped, policy: OnConflict

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from typing import Annotated
 
 import msgspec
 
-from delaybridge.message import Answer
 from delaybridge.serve.api.messages.idempotency import HEADER
-from delaybridge.serve.api.messages.shapes import NewMessage, scheduled
+from delaybridge.serve.api.messages.shapes import NewMessage
+from delaybridge.serve.api.messages.together import BatchItem, scheduled_together
 from delaybridge.serve.http.endpoint import Reply, Routes
-from delaybridge.serve.http.json_text import as_type, decoded, elements
-from delaybridge.serve.http.problems import Problem, at_item, problem_of
+from delaybridge.serve.http.json_text import are_plain, as_type, as_types, decoded, elements
+from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
 
@@ -22,6 +22,8 @@ _GROUP_BYTES = 2**20  # of the texts of messages that are stored together
 _AWAY = 503
 _AS_ONE = {"$ref": "#/components/schemas/NewMessage"}
 
+_AROUND = re.compile(rb'\s*\{\s*"messages"\s*:\s*\[\s*\]\s*\}\s*')
+
 routes = Routes(is_for_tenants=True)
 
 
@@ -29,19 +31,6 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
     """1 to 1000 messages, each as for `POST /v1/messages`."""
 
     messages: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_AS_ONE)]]
-
-
-class BatchItem(msgspec.Struct, omit_defaults=True):
-    """status: as if the message had been sent alone. Then its receipt, or what is wrong with it."""
-
-    status: int
-    id: str | None = None
-    result: str | None = None
-    due: str | None = None
-    due_ms: int | None = None
-    code: str | None = None
-    detail: str | None = None
-    at: str | None = None
 
 
 class BatchAnswer(msgspec.Struct):
@@ -65,15 +54,18 @@ async def schedule_batch(call: Call) -> Reply:
     if HEADER in call.headers:
         what = "a batch takes none: give each message an id, then the batch can be sent again"
         raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
-    raws = await _messages(call)
-    if not raws:
+    texts = await _messages(call)
+    if not texts:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")
     items: list[BatchItem] = []
     most = _GROUP_BYTES
-    while len(items) < len(raws):
-        numbers = _group(raws, len(items), most)
-        # All are called in the same tick, so the client sends them together.
-        found = await asyncio.gather(*(_item(call, number, raws[number]) for number in numbers))
+    while len(items) < len(texts):
+        numbers = _group(texts, len(items), most)
+        some = texts[numbers.start : numbers.stop]
+        found = await scheduled_together(call, as_types(some, NewMessage) or map(_read, some))
+        for number, item in zip(numbers, found, strict=True):
+            if item.code is not None:
+                item.at = f"$.messages[{number}]{(item.at or '$')[1:]}"
         items += found
         if all(each.status == _AWAY for each in found):
             most = len(call.body)  # the others wait together until it answers
@@ -83,7 +75,9 @@ async def schedule_batch(call: Call) -> Reply:
 async def _messages(call: Call) -> list[bytes]:
     """The texts of the messages. Problem: there are too many, or one of them is no JSON."""
     if len(call.body) <= _AT_ONCE:
-        found = [bytes(each) for each in (await decoded(call.body, Batch)).messages]
+        found = _plain(call.body)
+        if found is None:
+            found = [bytes(each) for each in (await decoded(call.body, Batch)).messages]
         _check_count(len(found))
         return found
     found, sizes = [], (call.site.most_bytes, call.site.most_dense)
@@ -93,6 +87,26 @@ async def _messages(call: Call) -> list[bytes]:
     return found
 
 
+def _plain(body: bytes) -> list[bytes] | None:
+    """The messages, if the body is nothing but a list of plain objects."""
+    try:
+        found = [bytes(each) for each in msgspec.json.decode(body, type=Batch).messages]
+    except (ValueError, RecursionError):
+        return None
+    for comma in (b",", b", "):
+        parts = _AROUND.fullmatch(body.replace(comma.join(found), b"", 1)) if found else None
+        if parts and are_plain(found):
+            return found
+    return None
+
+
+def _read(raw: bytes) -> NewMessage | Problem:
+    try:
+        return as_type(raw, NewMessage)
+    except Problem as exc:
+        return exc
+
+
 def _check_count(count: int) -> None:
     if count > _MOST:
         raise Problem(413, "batch_too_large", f"more than {_MOST} messages", "$.messages")
@@ -100,22 +114,10 @@ def _check_count(count: int) -> None:
 
 def _group(raws: list[bytes], first: int, most: int) -> range:
     """The numbers of the next messages: of one, and of more while their texts are not too long."""
+    if not first and sum(map(len, raws)) <= most:
+        return range(len(raws))
     end, size = first + 1, len(raws[first])
     while end < len(raws) and size + len(raws[end]) <= most:
         size += len(raws[end])
         end += 1
     return range(first, end)
-
-
-async def _item(call: Call, number: int, raw: bytes) -> BatchItem:
-    try:
-        wanted = as_type(raw, NewMessage)
-        receipt = await call.client.schedule_message(
-            wanted.message(), on_conflict=wanted.on_conflict
-        )
-        made = scheduled(receipt)
-    except Exception as exc:
-        found = at_item(problem_of(exc), number)
-        return BatchItem(found.status, code=found.code, detail=found.detail, at=found.at)
-    status = 201 if receipt.answer is Answer.CREATED else 200
-    return BatchItem(status, made.id, made.result, made.due, made.due_ms)

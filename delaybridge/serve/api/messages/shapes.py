@@ -84,13 +84,20 @@ class NewMessage(Due, kw_only=True):
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
-        gathering = gathering_of(msgspec.structs.asdict(self))
+        gathering, at, delay, to = None, None, self.delay, self.destination
+        is_plain = self.due is self.debounce is self.throttle is None and self.due_ms is None
+        if delay is None or not (is_plain and self.quiet is self.longest is self.every is None):
+            gathering, at = gathering_of(msgspec.structs.asdict(self)), self.at()
         # The same objects again, since the client recognizes a destination and a delay by identity.
+        # Not interned: what a client sent must not outlive it, and some versions of Python 3.12
+        # keep an interned text for ever.
+        if len(to) + len(delay or "") <= _SHORT:
+            to, delay = _recent(to), delay and _recent(delay)
         return Message(
-            _same(self.destination), body_given(self.body, self.body_json, self.body_base64),
-            delay=gathering or (self.delay and _same(self.delay)), at=self.at(), id=self.id,
-            key=self.key, headers=self.headers, properties=self.properties,
-            priority=self.priority, ttl=self.ttl, at_most_once=self.at_most_once, retry=self.retry,
+            to, body_given(self.body, self.body_json, self.body_base64),
+            delay=gathering or delay, at=at, id=self.id, key=self.key, headers=self.headers,
+            properties=self.properties, priority=self.priority, ttl=self.ttl,
+            at_most_once=self.at_most_once, retry=self.retry,
         )  # fmt: skip
 
     def at(self) -> datetime | str | None:
@@ -100,12 +107,6 @@ class NewMessage(Due, kw_only=True):
             what = "a debounce or throttle has no delay, due, due_ms and id; give one"
             raise MessageError("time_ambiguous", "delay", what)
         return None
-
-
-def _same(text: str) -> str:
-    """The text, as an object that equal texts lately had. Not interned: what a client sent must not
-    outlive it, and some versions of Python 3.12 keep an interned text for ever."""
-    return _recent(text) if len(text) <= _SHORT else text
 
 
 @lru_cache(_RECENT)
@@ -182,14 +183,19 @@ class MessagePage(msgspec.Struct):
 
 def scheduled(receipt: Receipt) -> ScheduledMessage:
     """The shape of a receipt; Problem if nothing was stored."""
-    if receipt.answer not in _STORED:
+    if (found := RESULTS.get(receipt)) is None:
         raise too_late(receipt.id, receipt.answer)
-    is_duplicate = receipt.answer == "duplicate"
-    due = format_time(receipt.due_ms)
-    return ScheduledMessage(receipt.id, receipt.answer.value, due, receipt.due_ms, is_duplicate)
+    due_ms, result = receipt.due_ms, found[1]
+    return ScheduledMessage(receipt.id, result, due_text(due_ms), due_ms, result == "duplicate")
 
 
-_STORED = ("created", "duplicate", "replaced", "kept")
+RESULTS = {
+    "created": (201, "created"),
+    **{word: (200, word) for word in ("duplicate", "replaced", "kept")},
+}
+"""The answers of the store if a message is in it: the status, and the word."""
+due_text = lru_cache(1000)(format_time)
+"""A due time as it is shown; many messages are due together."""
 
 
 def too_late(id: str, answer: str) -> Problem:
