@@ -216,7 +216,7 @@ class Settling:
         if self.under_way:
             return
         self.next_look_ms = inf
-        sessions = [s for s in self._sessions.values() if s.exits.any]
+        sessions = [s for s in self._sessions.values() if s.exits.touched and s.exits.any]
         pause_ms = _LONG_PAUSE_MS if is_backlog else _PAUSE_MS
         lately = 0 <= now_ms - self._told_ms < pause_ms
         if sessions and lately and all(s.exits.may_wait for s in sessions):

@@ -41,12 +41,15 @@ class ExitReport(NamedTuple):
 
 
 class Exits:
-    """Gathers exits of one session's copies: settle, retry, defer, bury, park; and unpark."""
+    """Gathers exits of one session's copies: settle, retry, defer, bury, park; and unpark.
+
+    touched: something may have changed since `any` was last False.
+    """
 
     def __init__(self, bucket: Bucket, owner: tuple[str, int]) -> None:
         """owner: the lease's token, and its ttl in ms."""
         self._bucket, self._owner = bucket, owner
-        self.draining = False
+        self.draining, self.touched = False, True
         self._settled: dict[int, list[str]] = {}
         self._published: list[SentMessage] = []
         self._unanswered: list[Sequence[SentMessage]] = []  # in reports that have no answer yet
@@ -67,6 +70,7 @@ class Exits:
 
     def settle(self, claim: int, copies: Sequence[SentMessage], destination: str) -> None:
         """Remove these messages from the store: the broker confirmed them."""
+        self.touched = True
         self._settled.setdefault(claim, []).extend([copy.id for copy in copies])
         self._settled_of[destination] = self._settled_of.get(destination, 0) + len(copies)
         self._published += copies
@@ -75,22 +79,27 @@ class Exits:
         self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
     ) -> None:
         """Put it back in `due` after a back-off. delay_ms None: unchanged, no attempt counted."""
+        self.touched = True
         self._retried.append((item, delay_ms, maybe, error))
 
     def defer(self, item: Item, score: float) -> None:
         """Put it back in `due` until this later score; no attempt is counted."""
+        self.touched = True
         self._deferred.append((item, score))
 
     def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Move it to the dead set. counted: an attempt failed just now."""
+        self.touched = True
         self._buried.append((item, counted, maybe, reason))
 
     def park(self, item: Item) -> None:
         """Move it to the parked set, until its broker takes messages again."""
+        self.touched = True
         self._parked.append(item)
 
     def offer(self, item: Item, destination: str) -> None:
         """Set it aside for the consumers of this pull topic."""
+        self.touched = True
         self._offered.append((item, destination))
 
     def unpark(self, ids: list[str] | None) -> None:
@@ -98,6 +107,7 @@ class Exits:
 
         Nothing is claimed until they are back, so the next claim finds them in order.
         """
+        self.touched = True
         if ids is None:
             self._unpark_all = True
         else:
@@ -116,7 +126,8 @@ class Exits:
     @property
     def any(self) -> bool:
         """Whether the store must be told something."""
-        return bool(self._settled) or self._is_urgent  # this runs in each pass, for each bucket
+        self.touched = bool(self._settled) or self._is_urgent
+        return self.touched
 
     @property
     def may_wait(self) -> bool:
@@ -166,6 +177,7 @@ class Exits:
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report."""
+        self.touched = True
         self._parking -= report.parked
         self._unanswered = [each for each in self._unanswered if each is not report.published]
 
@@ -189,7 +201,7 @@ class Exits:
 
     def unparked(self, left: int) -> None:
         """The answer of that command. left: the number still parked."""
-        self._unparking = False
+        self._unparking, self.touched = False, True
         self._unpark_all = self._unpark_all or (self._unparking_all and left > 0)
 
 

@@ -30,6 +30,7 @@ MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
 _AT_ONCE = 2000  # messages of a backlog in one claim; while they are unpacked, confirms wait
 _MOST = 8000  # messages of any claim: Redis does nothing else meanwhile
 _PAUSE_MS = 20  # between claims while there is room for less than a batch
+_LOOK_AT = attrgetter("look_at_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Claiming:
 
     def start(self, now_ms: int) -> None:
         """Claim from every bucket whose time has come, earliest first, while there is room."""
-        if self.under_way:
+        if self.under_way or not (wanting := self._wanting(now_ms)):
             return
         room, room_bytes = self._room
         if room <= 0 or room_bytes <= 0:
@@ -78,12 +79,11 @@ class Claiming:
         if now_ms < self._pause_ends_ms(now_ms) and ripe and ripe[0].score <= self.horizon(now_ms):
             return  # nothing waits for this claim
         options = self._options
-        asked = self._first(self._wanting(now_ms), room, now_ms)
-        if asked:
-            self.under_way, self._claimed_ms = asked, now_ms
-            limit = max(1, min(options.batch_messages, min(room, _MOST) // len(asked)))
-            max_bytes = max(1, min(options.batch_bytes, room_bytes) // len(asked))
-            self._calls.start(self._claim(asked, limit, max_bytes, now_ms))
+        self.under_way = asked = self._first(wanting, room, now_ms)
+        self._claimed_ms = now_ms
+        limit = max(1, min(options.batch_messages, min(room, _MOST) // len(asked)))
+        max_bytes = max(1, min(options.batch_bytes, room_bytes) // len(asked))
+        self._calls.start(self._claim(asked, limit, max_bytes, now_ms))
 
     def horizon(self, now_ms: int) -> float:
         """The lowest score that an unclaimed message may have: fire nothing above it."""
@@ -95,8 +95,11 @@ class Claiming:
         if self.under_way or min(self._room) <= 0:
             return []  # the alarm rings when the claim ends, or when a copy frees its room
         ends_ms = self._pause_ends_ms(now_ms)
-        sessions = self._sessions.values()
-        return [max(s.look_at_ms, ends_ms) for s in sessions if s.may_claim]
+        first = min(self._sessions.values(), key=_LOOK_AT, default=None)
+        if first is None or first.look_at_ms <= now_ms:  # it may be one that may not claim
+            sessions = self._sessions.values()
+            return [max(s.look_at_ms, ends_ms) for s in sessions if s.may_claim]
+        return [max(first.look_at_ms, ends_ms)]
 
     def _first(self, wanting: Sequence[Session], room: int, now_ms: int) -> Sequence[Session]:
         """The buckets to claim from now, earliest first: of those with a backlog only some.

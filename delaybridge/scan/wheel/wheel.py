@@ -116,6 +116,7 @@ class Wheel(Generic[K, T]):
         self._overflow_steps: list[int] = []
         self._moments: dict[int, _Moment[K, T]] = {}
         self._where: dict[K, _Moment[K, T]] = {}
+        self._known_tick: int | None = None  # `_next_tick`, until a slot is filled or emptied
 
     @property
     def span_ms(self) -> int:
@@ -155,6 +156,7 @@ class Wheel(Generic[K, T]):
             raise KeyError(key)
         moment = self._moments.get(due_ms)
         if moment is None:
+            self._known_tick = None
             moment = _Moment(due_ms, self._slot(due_ms))
             self._moments[due_ms] = moment.slot[due_ms] = moment
         moment[key] = item
@@ -167,6 +169,7 @@ class Wheel(Generic[K, T]):
             return None
         item = moment.pop(key)
         if not moment:
+            self._known_tick = None
             del self._moments[moment.due_ms], moment.slot[moment.due_ms]
         return item
 
@@ -178,7 +181,7 @@ class Wheel(Generic[K, T]):
         now = now_ms // self._tick_ms
         due: list[T] = []
         while (tick := self._next_tick()) is not None and tick <= now:
-            self._tick = tick
+            self._tick, self._known_tick = tick, None
             self._demote()
             self._expire(due)
         self._tick = max(self._tick, now)
@@ -202,6 +205,7 @@ class Wheel(Generic[K, T]):
             del moment.slot[moment.due_ms]
         self._moments.clear()
         self._where.clear()
+        self._known_tick = None
         return items
 
     def _slot(self, due_ms: int) -> _Slot[K, T]:
@@ -219,6 +223,11 @@ class Wheel(Generic[K, T]):
 
     def _next_tick(self) -> int | None:
         """The first tick, from the present on, with anything to hand out, to demote or to pull."""
+        if self._known_tick is None and self._where:
+            self._known_tick = self._look_for_tick()
+        return self._known_tick
+
+    def _look_for_tick(self) -> int | None:
         ticks = [
             step * level.unit
             for level in self._levels
