@@ -135,7 +135,17 @@ def test_the_limit_grows_if_it_is_used_though_a_fast_broker_has_few_in_flight() 
             flow.answered(30, now_ms + 2)
             now_ms += 10
         limits.append(flow.limit)
-    assert limits[0] == FIRST < limits[1] <= 2 * 100 + 30
+    assert limits[0] == FIRST < limits[1] <= 30 / 2 * 100, "100 ms at the rate of a batch"
+
+
+def test_a_destination_that_answers_fast_gets_what_it_confirms_within_100_ms_at_once() -> None:
+    limits = []
+    for took_ms in (4, 40, 120):
+        flow = Flow(MOST, NOW_MS)
+        flow.handed_over(FIRST, NOW_MS)
+        flow.answered(FIRST, NOW_MS + took_ms)
+        limits.append(flow.limit)
+    assert limits == [FIRST * 25, FIRST * 5 // 2, 2 * FIRST]
 
 
 def test_it_stalls_when_messages_in_flight_have_no_outcome_for_half_a_second() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Sequence
 from math import inf
 from typing import Any
 
+import pytest
+
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.lanes.flow import FIRST
@@ -318,4 +320,20 @@ def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired() 
     rig.lanes.dispatch.ready(copies[:30])
     rig.lanes.dispatch.publish(NOW_MS)
     rig.lanes.outcomes.report(copies[:30], CONFIRMED, NOW_MS + 2)
-    assert rig.lane.flow.limit == FIRST + 30
+    assert rig.lane.flow.limit == WINDOW
+
+
+@pytest.mark.parametrize(("late_ms", "most"), [(0, 1000), (100, 1000), (300, 3000)])
+def test_a_fire_of_a_burst_takes_more_the_later_its_messages_are(late_ms: int, most: int) -> None:
+    rig = Rig()
+    rig.lane.flow.limit = rig.lanes.window.messages = 10_000
+    due = NOW_MS + 0.99
+    waiting = rig.scanner.waiting
+    copies = [copy for number in range(BUCKETS) for copy in rig.copies(500, 0.0, number)]
+    for copy in copies:
+        copy.score = due
+        copy.session.next_score = inf
+    waiting.add(copies)
+    waiting.ripen(NOW_MS + late_ms, 5, 5)
+    taken = rig.scanner.firing.select(NOW_MS + late_ms).values()
+    assert sum(map(len, taken)) == most

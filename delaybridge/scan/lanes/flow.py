@@ -6,7 +6,8 @@ is handed a few dozen at a time, and a fast one thousands.
 
 The rule is TCP Vegas' (Brakmo & Peterson 1995): the time from hand-over to confirm, beyond the
 shortest one seen, is time spent in a queue. While that time is short, the limit grows by the number
-confirmed; when it is long, Little's law (in flight = rate x delay) says what the limit must be.
+confirmed, or to what would be confirmed within 100 ms at the rate of that batch, if that is more;
+when it is long, Little's law (in flight = rate x delay) says what the limit must be.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Flow:
         queued_ms = delay_ms - self._shortest_ms
         self._grows = queued_ms <= _SHORT_MS
         if self._grows and 2 * load >= self.limit:
-            self.limit = min(self._most, self.limit + in_flight)
+            in_time = in_flight * _SHORT_MS // max(1, delay_ms)  # answered so fast, without a queue
+            self.limit = min(self._most, max(self.limit + in_flight, in_time))
         elif queued_ms > _LONG_MS:
             target_ms = self._shortest_ms + _TARGET_MS
             self.limit = max(LEAST, min(self.limit, int(in_flight * target_ms / delay_ms)))

@@ -29,6 +29,7 @@ from delaybridge.store.protocol.verbs import RedisCommand
 
 _GATHER_MS = 20  # how long a full lane gathers room before its next fire
 _PART = 1000  # messages due at one instant; beyond it, other buckets wait for the next fire
+_EACH_MS = 0.1  # that they are late: a part may have one more, so late ones wait a tenth longer
 
 Batch = dict[Session, list[Copy]]
 
@@ -187,8 +188,9 @@ class Firing:
         self._admission.begin_batch()
         batch: Batch = {}
         taken, score = 0, -1.0
+        part = max(_PART, (now_ms - ripe[0].score) / _EACH_MS)
         for copy in ripe:
-            if taken >= _PART and copy.score == score and copy.session not in batch:
+            if taken >= part and copy.score == score and copy.session not in batch:
                 break
             score = copy.score
             if score > horizon:
