@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,31 @@ from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.async_wire import StreamConnection
 from delaybridge.store.redis.store import AsyncStore
 
+PING = b"*1\r\n$4\r\nPING\r\n"
 
-class ClosedWriter:
-    """uvloop's, once the transport is closed; asyncio's would drop the bytes."""
 
-    def write(self, data: bytes) -> None:
-        raise closed()
+class Transport(asyncio.Transport):
+    """One whose server answers nothing by itself. is_lost: as uvloop's, once it is closed."""
+
+    def __init__(self, *, is_lost: bool = False) -> None:
+        super().__init__()
+        self.is_lost = is_lost
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Of the connection, which reads no bytes by itself."""
+
+    def is_closing(self) -> bool:
+        return self.is_lost
+
+    def write(self, data: Any) -> None:
+        if self.is_lost:  # asyncio's would drop the bytes
+            raise closed()
+
+
+def connected(transport: Transport) -> StreamConnection:
+    made: Any = redis.asyncio.Connection()
+    made._reader, made._writer = asyncio.StreamReader(), SimpleNamespace(transport=transport)
+    return StreamConnection(made, 60.0, 0)
 
 
 def closed() -> RuntimeError:
@@ -26,10 +46,43 @@ def closed() -> RuntimeError:
 
 
 async def test_a_write_to_a_closed_connection_is_a_lost_connection() -> None:
-    made: Any = redis.asyncio.Connection()
-    made._reader, made._writer = asyncio.StreamReader(), ClosedWriter()
     with pytest.raises(redis.ConnectionError):
-        await StreamConnection(made, 1.0, 0).call([b"*1\r\n$4\r\nPING\r\n"])
+        await connected(Transport(is_lost=True)).call([PING])
+
+
+async def test_replies_come_in_pieces_and_what_comes_unasked_ends_a_connection() -> None:
+    connection = connected(Transport())
+    call = asyncio.create_task(connection.call([PING, PING]))
+    for piece in (b"+PO", b"NG\r\n", b"+ONE\r\n"):
+        await asyncio.sleep(0)
+        assert not call.done()
+        connection.data_received(piece)
+    assert await call == [b"PONG", b"ONE"]
+    assert connection.is_open
+    connection.data_received(b"-ERR of no call\r\n")
+    assert not connection.is_open
+    with pytest.raises(redis.ConnectionError):
+        await connection.call([PING])
+
+
+async def test_bytes_that_come_meanwhile_prolong_the_wait_and_silence_ends_it() -> None:
+    connection = connected(Transport())
+    with pytest.raises(redis.TimeoutError, match=r"no answer within 0\.001 s"):
+        await connection.call([PING], 0.001)
+    connection = connected(Transport())
+    call = asyncio.create_task(connection.call([PING, PING], 60))
+    await asyncio.sleep(0)
+    connection._until_s = 0.0
+    connection.data_received(b"+PONG\r\n")
+    connection._look()  # too early: it waits for the rest
+    connection.data_received(b"+PONG\r\n")
+    assert len(await call) == 2
+    call = asyncio.create_task(connection.call([PING]))
+    await asyncio.sleep(0)
+    connection.connection_lost(ConnectionResetError("reset"))
+    with pytest.raises(ConnectionResetError):
+        await call
+    assert not connection.is_open
 
 
 @pytest.fixture

@@ -22,12 +22,21 @@ class FakeConnection:
     def __init__(self, sent: list[bytes], meanwhile: Any, **_: Any) -> None:
         self._sent, self._meanwhile = sent, meanwhile
         self._parser = SimpleNamespace(parse_error=redis.ResponseError)
-        self._reader = asyncio.StreamReader()
-        self._reader.feed_data(b"+OK\r\n")
-        transport = SimpleNamespace(abort=lambda: sent.append(b"closed"))
-        self._writer = SimpleNamespace(
-            write=sent.append, transport=transport, is_closing=lambda: False
-        )
+        self._reader, self._protocol = asyncio.StreamReader(), asyncio.Protocol()
+        self._writer = SimpleNamespace(transport=self)
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        self._sent.append(data)
+        self._protocol.data_received(b"+OK\r\n")
+
+    def abort(self) -> None:
+        self._sent.append(b"closed")
+
+    def is_closing(self) -> bool:
+        return False
 
     async def connect(self) -> None:
         self._meanwhile()

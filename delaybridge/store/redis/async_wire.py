@@ -13,7 +13,6 @@ import redis
 
 from delaybridge.store.redis.wire import (
     MORE,
-    READ_BYTES,
     BaseWire,
     Connections,
     Errors,
@@ -33,42 +32,108 @@ def lost_if_closed() -> Iterator[None]:
         raise redis.ConnectionError("closed while it was written to") from exc
 
 
-class StreamConnection(OpenConnection):
-    """A connection on an event loop, its handshake done."""
+class StreamConnection(OpenConnection, asyncio.Protocol):
+    """A connection on an event loop, its handshake done.
+
+    It takes the place of redis-py's streams: a call waits for one future, and for no timer of its
+    own.
+    """
 
     def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
         self.generation, self.errors = generation, Errors(connection)
-        self._reader: asyncio.StreamReader = connection._reader
-        self._writer: asyncio.StreamWriter = connection._writer
+        self._writer = connection._writer  # kept: without it, its transport would be closed
+        self._transport: Any = connection._writer.transport
+        self._is_over = connection._reader.at_eof()  # or something came unasked
         connection._reader = connection._writer = None  # or redis-py would close them as well
+        self._transport.set_protocol(self)
         self._reply_parser = parser_for(self.errors)
         self._timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
+        self._replies: list[Any] | None = None  # those of the call under way so far
+        self._waiter: asyncio.Future[None] | None = None
+        self._count, self._wait_s, self._until_s = 0, timeout_s, 0.0
+        self._timer: asyncio.TimerHandle | None = None  # it may be early
 
     @property
     def is_open(self) -> bool:
-        """Whether the server has not closed it, as far as is known."""
-        return not (self._reader.at_eof() or self._writer.is_closing())
+        """Whether the server has not closed it, as far as is known, and nothing came unasked."""
+        return not (self._is_over or self._transport.is_closing())
 
     async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
         """Send them, and read as many replies. wait_s: the longest wait for the next bytes."""
-        wait_s = self._timeout_s if wait_s is None else wait_s
-        loop, parser, replies = self._loop, self._reply_parser, list[Any]()
-        with lost_if_closed():
-            count = await self._send(requests)
+        self._wait_s = self._timeout_s if wait_s is None else wait_s
+        replies = self._replies = list[Any]()
         try:
-            async with asyncio.timeout(wait_s) as patience:
-                while True:
-                    while (reply := parser.gets()) is not MORE:
-                        replies.append(reply)
-                    if len(replies) >= count:
-                        return replies
-                    data = await self._reader.read(READ_BYTES)
-                    if not data:
-                        raise redis.ConnectionError("closed by the server")
-                    parser.feed(data)
-                    patience.reschedule(loop.time() + wait_s)
-        except TimeoutError:
-            raise redis.TimeoutError(f"no answer within {wait_s:.3g} s") from None
+            with lost_if_closed():
+                self._count = count = await self._send(requests)
+            if len(replies) < count:
+                self._expect_by(self._loop.time() + self._wait_s)
+                await self._wait()
+            return replies
+        finally:
+            self._replies = None
+
+    async def _wait(self) -> None:
+        """Until the replies are there, or it is over."""
+        if self._is_over:
+            raise _closed()
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read the replies in it; the last one ends the call."""
+        replies, waiter, parser = self._replies, self._waiter, self._reply_parser
+        if replies is None:
+            self._end(None)
+            return
+        try:
+            parser.feed(data)
+            while (reply := parser.gets()) is not MORE:
+                replies.append(reply)
+        except redis.RedisError as exc:
+            self._end(exc)
+            return
+        if waiter is None:
+            return
+        if len(replies) < self._count:
+            self._until_s = self._loop.time() + self._wait_s
+        elif not waiter.done():
+            waiter.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The call under way fails, and no other begins."""
+        self._end(exc or _closed())
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, error: Exception | None) -> None:
+        self._is_over = True
+        if (waiter := self._waiter) is None or waiter.done():
+            return
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+    def _expect_by(self, until_s: float) -> None:
+        """A call that still waits then has failed, unless bytes come meanwhile."""
+        self._until_s = until_s
+        if self._timer is not None:
+            if self._timer.when() <= until_s:
+                return  # it looks again then
+            self._timer.cancel()
+        self._timer = self._loop.call_at(until_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._replies is None:
+            return
+        if self._loop.time() < self._until_s:
+            self._expect_by(self._until_s)
+        else:
+            self._end(redis.TimeoutError(f"no answer within {self._wait_s:.3g} s"))
 
     async def _send(self, requests: Iterable[bytes]) -> int:
         """Send them, and return their number."""
@@ -76,32 +141,38 @@ class StreamConnection(OpenConnection):
         count = size = 0
         for request in requests:
             if size >= _TURN_BYTES:
-                self._writer.write(b"".join(unsent))
+                self._transport.write(b"".join(unsent))
                 unsent.clear()
                 size = 0
                 await asyncio.sleep(0)
             unsent.append(request)
             count, size = count + 1, size + len(request)
-        self._writer.write(b"".join(unsent))
+        self._transport.write(b"".join(unsent))
         return count
 
     async def ends(self, within_s: float) -> bool:
         """Wait so long for the server to close it, while no call is made."""
         try:
             async with asyncio.timeout(within_s):
-                await self._reader.read(1)  # also what came unasked: it belongs to no call
+                await self._wait()  # also for what comes unasked: it belongs to no call
         except TimeoutError:
             return False
+        except redis.ConnectionError:
+            return True
         return True
 
     def close(self) -> None:
         """Close it at once; unsent bytes are dropped."""
-        self._writer.transport.abort()
+        self._transport.abort()
 
     def abort(self) -> None:
         """As `close`, from any thread: a call that waits for an answer fails."""
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self.close)
+
+
+def _closed() -> redis.ConnectionError:
+    return redis.ConnectionError("closed by the server")
 
 
 class AsyncWire(BaseWire[StreamConnection]):
