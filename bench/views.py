@@ -20,11 +20,10 @@ from bench.life import redis_cpu_s
 from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis
 from delaybridge import Client, Message, State
 from delaybridge.operate.cli.messages.stored import page_of
-from delaybridge.operate.doctor.checks import definitions_of, recurring_definitions
-from delaybridge.operate.views.described import wrong_definitions
 from delaybridge.operate.views.facts import fullest
 from delaybridge.recurring.runs import AT_ONCE, RunMaking
 from delaybridge.recurring.stored import recur
+from delaybridge.recurring.summary import count_definitions
 
 HEADERS = {"trace": "trace-{:07d}", "kind": "order"}
 
@@ -84,7 +83,7 @@ def costs_ms(bench: Bench, ask: Callable[[], Any], runs: int) -> tuple[float, fl
         own = time.process_time() - own_s
         waited = time.perf_counter() - began_s
         found.append((waited * 1e3, own * 1e3, (redis_cpu_s(bench) - used_s) * 1e3))
-    return tuple(median(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
+    return tuple(median(each) for each in zip(*found, strict=True))
 
 
 def show(out: Table, name: str, costs: tuple[float, float, float]) -> None:
@@ -116,11 +115,11 @@ def main(
 
             def stats() -> None:
                 client.stats(), client.rates()
-                wrong_definitions(definitions_of(client) or [])
+                client.run(count_definitions)
 
             def health() -> None:
                 client.stats(), client.run(lambda calls: fullest(calls.placement))
-                list(recurring_definitions(definitions_of(client) or []))
+                client.run(count_definitions)
 
             show(out, "stats", costs_ms(bench, stats, runs))
             show(out, "health", costs_ms(bench, health, runs))

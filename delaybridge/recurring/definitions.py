@@ -32,9 +32,9 @@ from delaybridge.store.protocol.verbs import Each, Steps, plain
 BACKFILL_LIMIT = 10_000
 _TRIES = 50  # of a change, while others change the same definition
 _PAGE = 200
-_UNMADE = "no worker makes its runs; start one: delaybridge scan; or see: delaybridge health"
+UNMADE = "no worker makes its runs; start one: delaybridge scan; or see: delaybridge health"
 _UNWATCHED = "Redis lost when to look at it: workers mend this within a minute"
-_ACTIVE, _PAUSED, _ENDED, _CHANGING, _FAILING = "active", "paused", "ended", "changing", "failing"
+_ACTIVE, _PAUSED, _ENDED, _CHANGING, FAILING = "active", "paused", "ended", "changing", "failing"
 
 
 class Recurring(NamedTuple):
@@ -53,6 +53,15 @@ class Recurring(NamedTuple):
     last_ms: int | None
     missed: int
     error: str
+
+
+class Row(NamedTuple):
+    """A definition as it is stored. look_ms: when a worker looks at it; None: never."""
+
+    name: bytes
+    raw: bytes
+    raw_progress: bytes
+    look_ms: int | None
 
 
 class Backfilled(NamedTuple):
@@ -169,23 +178,25 @@ class Definitions(RunMaking):
 
     def list_all(self) -> Steps[list[Recurring]]:
         """Every definition in order of its name."""
+        rows, now_ms = yield from self.read_all()
+        return [recurring_of(stored.read_entry(*row[:3]), row.look_ms, now_ms) for row in rows]
+
+    def read_all(self) -> Steps[tuple[list[Row], int]]:
+        """Every definition in order of its name, and Redis' time."""
         found = yield from self._all_stored()
         names = sorted(found)
         if not names:
-            return []
+            return [], 0
         states, looks, now_us = yield [
             plain("HMGET", keys.recurring_state(self.calls.namespace), *names),
             plain("ZMSCORE", keys.recurring_due(self.calls.namespace), *names),
             self.calls.clock(),
         ]
-        return [
-            recurring_of(
-                stored.read_entry(name, found[name], state or b""),
-                stored.look_ms_of(look),
-                now_us // 1000,
-            )
+        rows = [
+            Row(name, found[name], state or b"", stored.look_ms_of(look))
             for name, state, look in zip(names, states, looks, strict=True)
         ]
+        return rows, now_us // 1000
 
     def run(self, name: str) -> Steps[Receipt | None]:
         """Schedule one run now, besides the plan; None if there is no such definition.
@@ -345,11 +356,11 @@ def recurring_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Re
             usual = definition.times(now_ms if next_ms is None else now_ms + LEAD_MS)
             usual_ms = next(usual, None)
         except DelayBridgeError as exc:  # cronsim is not installed here, or the zone is unknown
-            usual_ms, state, error = None, _FAILING, str(exc)
+            usual_ms, state, error = None, FAILING, str(exc)
         if next_ms is None:
             next_ms = usual_ms
         elif usual_ms is not None and progress.planned_ms > usual_ms:
-            state, error = _FAILING, "planned ahead: Redis' clock was set back; pause and resume it"
+            state, error = FAILING, "planned ahead: Redis' clock was set back; pause and resume it"
     past = [due_ms for due_ms in progress.ahead_ms if due_ms <= now_ms]
     last_ms = max(past, default=progress.last_ms)
     return Recurring(entry.name, definition, state, next_ms, last_ms, progress.missed, error)
@@ -359,17 +370,17 @@ def _state_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> tuple
     """The state of an entry, and its error."""
     error = entry.error or entry.progress.error
     if error:
-        return _FAILING, error
+        return FAILING, error
     if "was" in entry.fields:
         return _CHANGING, ""
     if entry.definition is not None and entry.definition.paused:
         return _PAUSED, ""
     if not entry.birth:
-        return _FAILING, "it was written by hand and has no plan; add it"
+        return FAILING, "it was written by hand and has no plan; add it"
     if look_ms is None:
         return _state_without_look(entry)
     if look_ms < now_ms - stored.LATE_LOOK_MS:
-        return _FAILING, _UNMADE
+        return FAILING, UNMADE
     return _ACTIVE, ""
 
 
@@ -378,8 +389,8 @@ def _state_without_look(entry: DefinitionEntry) -> tuple[str, str]:
     try:
         is_over = next(_sound(entry).times(entry.after_ms), None) is None
     except DelayBridgeError as exc:
-        return _FAILING, str(exc)
-    return (_ENDED, "") if is_over else (_FAILING, _UNWATCHED)
+        return FAILING, str(exc)
+    return (_ENDED, "") if is_over else (FAILING, _UNWATCHED)
 
 
 def _sound(entry: DefinitionEntry) -> Definition:

@@ -136,8 +136,9 @@ def _progress(raw: bytes) -> Progress:
 def birth_of(fields: Fields) -> str:
     """The birth of the plan in these fields; empty if there is none."""
     plan = fields.get("plan")
-    found = plan.get("birth") if isinstance(plan, Mapping) else None
-    after_ms = plan.get("after_ms", 0) if isinstance(plan, Mapping) else None
+    if not isinstance(plan, dict):
+        return ""
+    found, after_ms = plan.get("birth"), plan.get("after_ms", 0)
     sane = isinstance(after_ms, int) and 0 <= after_ms < YEAR_3000_MS
     return found if isinstance(found, str) and sane else ""
 

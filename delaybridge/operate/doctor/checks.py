@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.operate.troubles.finding import Finding, ok
 from delaybridge.operate.troubles.listed import trouble
 from delaybridge.store.namespace import registry
 
 if TYPE_CHECKING:
-    from delaybridge import Client, Recurring
+    from delaybridge.recurring.summary import DefinitionCounts
     from delaybridge.store.redis.store import Store
 
 _PINGS = 5
@@ -43,23 +42,13 @@ def server_name(info: Mapping[str, str]) -> str:
     return redis
 
 
-def definitions_of(client: Client) -> list[Recurring] | None:
-    """Every recurring definition; None if they cannot be read: `stats` names a damaged key."""
-    try:
-        return client.recurring.list()
-    except StoreUnavailable:
-        raise
-    except StoreError:
-        return None
-
-
-def recurring_definitions(found: Sequence[Recurring]) -> Iterator[Finding]:
+def recurring_definitions(found: DefinitionCounts) -> Iterator[Finding]:
     """The recurring definitions that fail, a few by name."""
-    failing = [each for each in found if each.state == "failing"]
-    for each in failing[:_NAMED]:
-        yield trouble("recurring_failing", name=each.name, error=each.error)
+    failing = [*found.failing.items()]
+    for name, error in failing[:_NAMED]:
+        yield trouble("recurring_failing", name=name, error=error)
     if len(failing) > _NAMED:
         what = f"{len(failing) - _NAMED} more definitions fail"
-        yield trouble("recurring_failing", what, name=failing[_NAMED].name)
-    if found and not failing:
-        yield ok("recurring", f"{len(found)} definitions, none fails")
+        yield trouble("recurring_failing", what, name=failing[_NAMED][0])
+    if found.definitions and not failing:
+        yield ok("recurring", f"{found.definitions} definitions, none fails")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import delaybridge
 from delaybridge import errors
 from delaybridge.message import PULL
-from delaybridge.operate.doctor.checks import definitions_of, recurring_definitions
+from delaybridge.operate.doctor.checks import recurring_definitions
 from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.troubles.finding import Finding, ok
 from delaybridge.operate.troubles.found import Thresholds, damaged, troubles
@@ -17,6 +17,7 @@ from delaybridge.operate.troubles.listed import trouble
 from delaybridge.operate.troubles.sources import reading
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.facts import fullest
+from delaybridge.recurring.summary import DefinitionCounts, count_definitions
 from delaybridge.store.namespace import damage, history_alarm, registry
 from delaybridge.store.namespace.translatable import some
 
@@ -50,7 +51,7 @@ def namespace(
     # Not with the durability that is asked for: what contradicts it is another finding.
     with delaybridge.Client.from_settings(settings.reading()) as client:
         found = client.stats()
-        definitions = definitions_of(client) or []
+        definitions = client.run(count_definitions) or DefinitionCounts()
         memory = client.run(lambda calls: fullest(calls.placement))
     alone = unowned(found.buckets)
     if not alone:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from delaybridge.operate.views.series import Rates, Recent
     from delaybridge.operate.views.stats import Stats
     from delaybridge.operate.views.tally import Tally
-    from delaybridge.recurring.definitions import Recurring
+    from delaybridge.recurring.summary import DefinitionCounts
     from delaybridge.store.namespace.rules import Rule
 
 _COUNTS = ("delayed", "in_flight", "parked", "dead")
@@ -52,10 +52,11 @@ def size_text(count: int) -> str:
 
 
 def stats_data(
-    found: Stats, definitions: Sequence[Recurring] | None, recent: Recent
+    found: Stats, definitions: DefinitionCounts | None, recent: Recent
 ) -> dict[str, object]:
     """The namespace in numbers. definitions: None if they cannot be read."""
-    return _counts_data(found) | _recurring_data(definitions) | _rates_data(recent)
+    recurring = None if definitions is None else definitions._asdict()
+    return _counts_data(found) | {"recurring": recurring} | _rates_data(recent)
 
 
 def _counts_data(found: Stats) -> dict[str, object]:
@@ -77,19 +78,6 @@ def _counts_data(found: Stats) -> dict[str, object]:
 def unowned(buckets: Sequence[BucketStats]) -> list[int]:
     """The numbers of those without a worker."""
     return [each.bucket for each in buckets if each.owner is None and not each.unseen]
-
-
-def _recurring_data(definitions: Sequence[Recurring] | None) -> dict[str, object]:
-    if definitions is None:
-        return {"recurring": None}
-    failing, missed = wrong_definitions(definitions)
-    return {"recurring": {"definitions": len(definitions), "failing": failing, "missed": missed}}
-
-
-def wrong_definitions(definitions: Sequence[Recurring]) -> tuple[dict[str, str], int]:
-    """The errors of definitions that fail, by name; how many runs of all were missed."""
-    failing = {each.name: each.error for each in definitions if each.state == "failing"}
-    return failing, sum(each.missed for each in definitions)
 
 
 def _rates_data(recent: Recent) -> dict[str, object]:

@@ -10,7 +10,7 @@ from functools import partial
 import click
 
 import delaybridge
-from delaybridge.operate.doctor.checks import definitions_of, recurring_definitions
+from delaybridge.operate.doctor.checks import recurring_definitions
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.operate.notices import alarms
 from delaybridge.operate.notices.silent_buckets import numbers
@@ -21,6 +21,7 @@ from delaybridge.operate.troubles.finding import FAIL, OK, Finding
 from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.facts import Fullness, fullest
+from delaybridge.recurring.summary import DefinitionCounts, count_definitions
 from delaybridge.settings.durability import Durability
 from delaybridge.store.namespace import gate
 from delaybridge.store.namespace.gate import Shortfall
@@ -52,7 +53,7 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     """
     with call.client(reads=True) as client:
         found, alone = _watch(client, unowned_ms)
-        definitions = definitions_of(client) or []
+        definitions = client.run(count_definitions) or DefinitionCounts()
         lacking, memory = client.run(partial(_of_servers, call.settings.kept))
     kept = list(durability(lacking, call.settings))
     thresholds = Thresholds(overdue_ms, retrying_ms, alone)

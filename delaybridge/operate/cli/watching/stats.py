@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from delaybridge.operate.cli.watching.fleet import show_buckets, show_sources
-from delaybridge.operate.doctor.checks import definitions_of
 from delaybridge.operate.notices import repairs
 from delaybridge.operate.notices.announcements import LedgerDrift, waiting_text
 from delaybridge.operate.notices.silent_buckets import numbers
@@ -26,14 +25,14 @@ from delaybridge.operate.views.described import (
     stats_data,
     unowned,
     window_text,
-    wrong_definitions,
 )
 from delaybridge.operate.views.facts import fullest
+from delaybridge.recurring.summary import DefinitionCounts, count_definitions
 from delaybridge.store.namespace.history_alarm import setbacks_text
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
-    from delaybridge import Client, Rates, Recent, Recurring, Stats
+    from delaybridge import Client, Rates, Recent, Stats
     from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.tally import DestinationCounts, Tally
 
@@ -96,7 +95,7 @@ def _repeat(call: Invocation, client: Client, show: _Show, every_s: float) -> No
 
 def _all(call: Invocation, client: Client) -> Exit:
     found, recent, output = client.stats(), client.rates(), call.output
-    definitions = definitions_of(client)
+    definitions = client.run(count_definitions)
     if output.json:
         output.result(stats_data(found, definitions, recent), "")
         return call.say_unseen(found.unseen)
@@ -292,12 +291,13 @@ def _ledger_fact(drift: LedgerDrift) -> str:
     return ", ".join(said).replace("without_row", "without a row") or "agrees with Redis"
 
 
-def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:
+def _recurring_facts(known: DefinitionCounts | None) -> Iterator[tuple[str, object]]:
     """Definitions that fail and runs that were missed, if there are any."""
-    known = definitions or ()
-    failing, missed = wrong_definitions(known)
-    wrong = [f"{len(failing)} of {len(known)} fail"] if failing else []
-    wrong += [f"{missed:,} missed runs"] if missed else []
+    if known is None:
+        return
+    failing = known.failing
+    wrong = [f"{len(failing)} of {known.definitions} fail"] if failing else []
+    wrong += [f"{known.missed:,} missed runs"] if known.missed else []
     if wrong:
         yield "recurring", f"{', '.join(wrong)}; see: delaybridge recurring ls"
     for name, error in [*failing.items()][:1]:

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from delaybridge.errors import MessageError, StoreError, StoreUnavailable
+from delaybridge.errors import MessageError
 from delaybridge.operate.views.described import moment, plain, stats_data
 from delaybridge.operate.views.destinations_by_due import read_destinations_due
 from delaybridge.operate.views.horizon import Horizon, read_coming
 from delaybridge.operate.views.series import Series
-from delaybridge.recurring.definitions import Recurring
+from delaybridge.recurring.summary import count_definitions
 from delaybridge.serve.api.description.openapi import object_of
 from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.shared.call import Call
@@ -102,17 +102,7 @@ async def stats(call: Call) -> Any:
     """Messages by state, rates and lateness, and everything that is wrong."""
     client = call.site.client
     found, recent = await client.stats(), await client.rates()
-    return stats_data(found, await _definitions(call), recent)
-
-
-async def _definitions(call: Call) -> list[Recurring] | None:
-    """None if they cannot be read: `damaged` names the key."""
-    try:
-        return await call.site.client.recurring.list()
-    except StoreUnavailable:
-        raise
-    except StoreError:
-        return None
+    return stats_data(found, await client.run(count_definitions), recent)
 
 
 @routes(
