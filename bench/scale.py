@@ -6,13 +6,15 @@
 and are drained: with a publisher that only confirms (memory), to RabbitMQ (quorum queue, confirms,
 mandatory), to Kafka (acks=all). A component's cost is the CPU time of its process with all its
 threads, until the last is settled. Waiting for a core is not in it, but what processes on one core
-do to each other's caches is. `calls` are script calls for 1,000 messages: if it grows, claims,
-fires or settles get smaller. Each figure is the median of the rounds.
+do to each other's caches is. `all` is their sum: where they share all cores, its ratio says how
+much longer a drain takes, whatever else runs there. `calls` are script calls for 1,000 messages: if
+it grows, claims, fires or settles get smaller. Each figure is the median of the rounds.
 
 The second table repeats this at a rate for which two cores suffice. Batches are small there, so a
-message costs much more than in a drain, whatever the number of workers.
+message costs much more than in a drain, whatever the number of workers. The third has a broker that
+confirms after CONFIRM_MS, so that workers wait and two cores suffice: there more are faster.
 
-The third table is the model: the costs with the most workers (Redis and client: with the dearest
+The last table is the model: the costs with the most workers (Redis and client: with the dearest
 publisher), how many messages a second one core can carry at that cost, and how many cores 100,000
 and a million a second need.
 """
@@ -21,9 +23,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -43,14 +47,19 @@ from bench.rig import (
 )
 from delaybridge import Message
 from delaybridge.times import format_time
+from tests.rigs import recorder
 
 FILL_RATE = 15_000  # messages per second that are scheduled at least, on a slow day
 SPARE_S = 1.0  # between the last `schedule` and the due time
 WARM = 5000  # messages of a first drain, which is not measured
 FREE_RATE, FREE_S = 2000, 3  # a load for a quarter of a core
 RATES = (100_000, 1_000_000)
+SCHEDULED = ("client: schedule_many", "Redis: schedule")
+TARGET = 1.05  # of one worker's
 # Claimed when due, as a backlog is, so that the measured time has all of a message's costs in it.
 AT_ONCE = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
+CONFIRM_MS = 20
+FEW = {"PUBLISH__WINDOW_MESSAGES": "100"}  # of which one destination has half
 
 
 class Broker(NamedTuple):
@@ -80,6 +89,11 @@ class Run(NamedTuple):
     costs_us: dict[str, float]
     calls: float
 
+    @property
+    def all_us(self) -> float:
+        """What all components that drain spend on a message."""
+        return sum(us for name, us in self.costs_us.items() if name not in SCHEDULED)
+
 
 def prepare(bench: Bench, destination: str, count: int, rate: int) -> None:
     """Schedule messages that come due at this rate, 0: all at once, in some seconds."""
@@ -98,8 +112,7 @@ def schedule(bench: Bench, redis_pid: int, destination: str, count: int) -> dict
     used_s = time.process_time(), cpu_seconds(redis_pid)
     bench.fill(destination, count, delay="1d")
     now_s = time.process_time(), cpu_seconds(redis_pid)
-    names = ("client: schedule_many", "Redis: schedule")
-    return {name: (now_s[i] - used_s[i]) / count * 1e6 for i, name in enumerate(names)}
+    return {name: (now_s[i] - used_s[i]) / count * 1e6 for i, name in enumerate(SCHEDULED)}
 
 
 def script_calls(bench: Bench) -> int:
@@ -108,14 +121,17 @@ def script_calls(bench: Bench) -> int:
     return int(stats.get("cmdstat_evalsha", {}).get("calls", 0))
 
 
-def drain(redis_url: str, broker: Broker, workers: int, count: int, rate: int = 0) -> Run:
+def drain(
+    redis_url: str, broker: Broker, workers: int, count: int, rate: int = 0, **settings: str
+) -> Run:
     """Measure messages that come due at this rate, 0: all at once, when all workers own buckets."""
+    settings |= {} if rate else AT_ONCE
     redis_pid = pid_at(redis_url)
     with (
         open_bench(redis_url, **{broker.name.lower(): broker.url}) as bench,
         broker.target() as destination,
     ):
-        pids = [bench.start_worker(**({} if rate else AT_ONCE)) for _ in range(workers)]
+        pids = [bench.start_worker(**settings) for _ in range(workers)]
         bench.wait_until_owned(workers)
         prepare(bench, destination, count, rate)
         components = {f"worker, to {broker.name}": pids, "Redis: drain": [redis_pid]}
@@ -151,9 +167,26 @@ def scale(
                 figures.append("-")
             else:
                 figures.append(f"{cost_us:.1f} us  x{cost_us / runs[0].costs_us[name]:.2f}")
+        figures.append(f"x{run.all_us / runs[0].all_us:.2f}, <= {TARGET}")
         title = f"{broker.name}, {workers} worker{'s' * (workers > 1)}"
         out.line(title, f"{run.rate:,.0f}/s", *figures, f"{run.calls:.1f} calls")
     return runs[-1].costs_us
+
+
+def wait_for_confirms(redis_url: str, most: int, count: int, rounds: int) -> None:
+    """Print the rate for each number of workers, of a linear one, to a broker that takes long."""
+    out = Table(f"a broker that confirms after {CONFIRM_MS} ms, few in flight; target >= 0.9")
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.insert(0, recorder.register(Path(folder, "site")))
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+        broker = Broker("recorder", f"recorder:///dev/null?confirm_ms={CONFIRM_MS}", None)
+        one: float | None = None
+        for workers in [2**power for power in range(most.bit_length())]:
+            runs = [drain(redis_url, broker, workers, count, 0, **FEW) for _ in range(rounds)]
+            rate = middle(runs).rate
+            one = one or rate
+            share = f"{rate / one / workers:.2f} of linear"
+            out.line(f"{workers} worker{'s' * (workers > 1)}", f"{rate:,.0f}/s", share)
 
 
 def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
@@ -161,7 +194,7 @@ def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
     cores = len(os.sched_getaffinity(0))
     with open_redis() as redis, open_rabbitmq() as rabbitmq, open_kafka() as kafka:
         out = Table(f"scale out: {count:,} messages due at once; {cores} cores for everything")
-        out.line("publisher", "drained", "workers", "Redis", "broker", "per 1,000")
+        out.line("publisher", "drained", "workers", "Redis", "broker", "all", "per 1,000")
         memory = Broker("memory", "memory://", None)
         costs_us: dict[str, float] = {}
         for broker in (
@@ -173,6 +206,7 @@ def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
                 costs_us[name] = max(cost_us, costs_us.get(name, 0.0))
         out = Table(f"the same with free cores: {FREE_RATE:,} messages due each second")
         scale(out, redis.url, memory, most, min(count, FREE_S * FREE_RATE), rounds, FREE_RATE)
+        wait_for_confirms(redis.url, most, count, rounds)
     out = Table(f"model, at the costs with {most} workers")
     heads = [f"cores for {rate // 1000:,}k/s" for rate in RATES]
     out.line("component", "CPU a message", "one core carries", *heads)
