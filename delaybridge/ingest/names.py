@@ -22,6 +22,11 @@ class Names:
         self.prefix = id_in_store("", tenant)
         self._others = () if tenant else tuple(id_in_store("", each) for each in tenants)
 
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it may not name all ids, or puts a tenant in front of them."""
+        return bool(self.prefix or self._others)
+
     def stored(self, id: object, limits: Limits) -> str:
         """The id under which it is stored; MessageError `bad_id`."""
         checked = check_id(id, limits, self.tenant)

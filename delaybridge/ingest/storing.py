@@ -59,15 +59,18 @@ class _Call:
     kind: tuple[Any, ...]
     buckets: list[Bucket]
     places: list[int] = field(default_factory=list)
-    size: int = 0
+    room: int = _CALL_BYTES
     is_full: bool = False
 
-    def may_take(self, kind: tuple[Any, ...], size: int) -> bool:
-        """Whether an entry of this kind and size may join; if not, no later one may, either."""
-        if len(self.places) >= _CALL_MESSAGES or self.size + size > _CALL_BYTES:
+    def take(self, place: int, kind: tuple[Any, ...], size: int) -> bool:
+        """Take an entry of this kind and size; False if it may not join, nor any later one."""
+        places, room = self.places, self.room - size
+        if self.is_full or room < 0 or len(places) >= _CALL_MESSAGES or self.kind != kind:
             self.is_full = True
-        self.is_full |= self.kind != kind
-        return not self.is_full
+            return False
+        places.append(place)
+        self.room = room
+        return True
 
     def take_answers(self, found: Sequence[Any], answers: list[Found]) -> None:
         """Put the scripts' answers into the places of its entries.
@@ -151,8 +154,12 @@ def are_scheduled(
 
     are_loose: as `Schedule` has it; then a duplicate may be another message.
     """
-    expected = _CREATED if are_loose else _SCHEDULED
-    return expected.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
+    if not all(type(entry) is Schedule for entry in entries):
+        return False
+    # Counting looks at identity, and hashing a member of an enumeration calls Python.
+    return answers.count(Answer.CREATED) == len(answers) or (
+        (_CREATED if are_loose else _SCHEDULED).issuperset(answers)
+    )
 
 
 def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
@@ -299,19 +306,19 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             latest.clear()
             continue
         if isinstance(entry, Schedule):
-            size, source = len(entry.accepted.payload), entry.source
+            accepted, source = entry.accepted, entry.source
+            size, key = len(accepted.payload), accepted.shard_key
             kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
         else:
-            size, source, kind = len(entry.payload), "", ("quarantine",)
-        number = verbs.bucket_of(shard_key_of(entry) or b"", len(buckets))
+            size, key, source, kind = len(entry.payload), id_of(entry).encode(), "", ("quarantine",)
+        number = verbs.bucket_of(key, len(buckets))
         call = latest.get((number, source))
-        if call is None or not call.may_take(kind, size):
+        if call is None or not call.take(place, kind, size):
             if call is not None and source:
                 continue
-            call = latest[number, source] = _Call(kind, [buckets[number]])
+            call = latest[number, source] = _Call(kind, [buckets[number]], [place])
+            call.room -= size
             planned.append(call)
-        call.places.append(place)
-        call.size += size
     return planned
 
 

@@ -106,6 +106,12 @@ MUTANTS = [
         "test_a_full_tenant_leaves_the_window_to_other_exchanges",
     ),
     Mutant(
+        "ingest: a shape outlives its reader", "delaybridge/ingest/rabbitmq/connection.py",
+        "        self._alike = None  # it is known to who reads the channel\n", "",
+        "a message is addressed as the exchange has it that had its channel before",
+        "tests/unit/test_ingest_rabbitmq_stream.py",
+    ),
+    Mutant(
         "ingest: a binding is made once", "delaybridge/ingest/rabbitmq/intake.py",
         "self.noticed(\"declared\", await repair(connection, self.route))", "pass",
         "a binding that was removed by hand is missed for good, and messages go undelayed",

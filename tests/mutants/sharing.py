@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "tenants: the quick way names anything", "delaybridge/ingest/rabbitmq/forms.py",
-        "if not names.may_name(id := names.prefix + id):", "if not (id := names.prefix + id):",
+        "not self._names.may_name(id := self._prefix + id):", "not (id := self._prefix + id):",
         "the third message of a form takes an id of a tenant",
         _UNIT,
     ),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
-from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
+from delaybridge.ingest.rabbitmq.connection import OVERHEAD, Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.messages import Immediate, RawMessage
 from delaybridge.message import Delivery
 
@@ -22,9 +22,9 @@ class Tags:
     def __init__(self) -> None:
         self._done: list[int] = []
 
-    def done(self, tag: int) -> None:
-        """The message with this tag is stored or published."""
-        self._done.append(tag)
+    def done(self, tags: Iterable[int]) -> None:
+        """The messages with these tags are stored or published."""
+        self._done += tags
 
     def take_tags(self, first: int | None, most: int) -> tuple[int, list[int]]:
         """Take the tags that are done: (all up to this one, or none if 0; and each of these).
@@ -193,12 +193,12 @@ class IntakeChannel:
         """These messages are stored or published."""
         if self.ended.done():
             return
-        size = 0
+        size, held_here = 0, self.held
         for held in messages:
             message = held.message
-            size += size_of(message)
-            self._tags.done(message.tag)
-            del self.held[message.tag]
+            size += len(message.header) + len(message.body) + OVERHEAD  # `size_of`
+            del held_here[message.tag]
+        self._tags.done([held.message.tag for held in messages])
         self.deliveries.size -= size
         self._connection.release(size)
         self.moved.set()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pika.connection import Parameters
 
 from delaybridge.amqp.connection import WireConnection
 from delaybridge.amqp.walker import BODY_ID, HEADER_ID
+from delaybridge.ingest.rabbitmq.forms import Shape
 from delaybridge.ingest.rabbitmq.messages import RawMessage
 
 _METHOD = 1
@@ -31,7 +32,7 @@ _HEADER_START, _LENGTH = struct.Struct(">I4xQ"), struct.Struct(">I")
 _SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
 _READ_BYTES = 64 * 1024
 _SHARES = 8  # of the window: one for each channel's messages that are set aside
-_OVERHEAD = 256  # bytes of memory per message in addition to its own
+OVERHEAD = 256  # bytes of memory per message in addition to its own
 
 
 class Deliveries:
@@ -81,21 +82,25 @@ class Deliveries:
 
     def add(self, message: RawMessage) -> int:
         """Take a complete message. Returns its size; 0 if it is dropped."""
-        size = len(message.header) + len(message.body) + _OVERHEAD  # `size_of`, without its call
+        size = len(message.header) + len(message.body) + OVERHEAD  # `size_of`, without its call
         if self.are_dropped:
             self.returned += 1
             self.largest = max(size, self.largest)
             return 0
+        return self.add_all([message], size)
+
+    def add_all(self, messages: Sequence[RawMessage], size: int) -> int:
+        """The same of more that have this size together, while none is dropped."""
         if not self.messages:
             self._arrived()
-        self.messages.append(message)
+        self.messages += messages
         self.size += size
         return size
 
 
 def size_of(message: RawMessage) -> int:
     """Bytes that a message counts in the window."""
-    return len(message.header) + len(message.body) + _OVERHEAD
+    return len(message.header) + len(message.body) + OVERHEAD
 
 
 class IntakeConnection(WireConnection):
@@ -106,6 +111,9 @@ class IntakeConnection(WireConnection):
     """
 
     WATCHED = WireConnection.WATCHED | _CONTENTS
+    LEARN_MESSAGES = 16  # that are cut by themselves, before one is the shape of the next
+    _alike: Shape | None = None  # what the next message probably looks like
+    _since_alike = 0  # messages since one did not
 
     def __init__(
         self, parameters: Parameters, loop: asyncio.AbstractEventLoop, window_bytes: int
@@ -131,6 +139,7 @@ class IntakeConnection(WireConnection):
 
     def take_deliveries(self, channel: int, deliveries: Deliveries | None) -> None:
         """Send the channel's deliveries there from now on; None: to pika."""
+        self._alike = None  # it is known to who reads the channel
         if deliveries is None:
             self._deliveries.pop(channel, None)
         else:
@@ -187,6 +196,8 @@ class IntakeConnection(WireConnection):
         position, held, in_pieces = 0, 0, False
         try:
             while True:
+                if self._alike is not None:
+                    position = self._take_alike(self._alike, data, position)
                 kind, channel, length, method, skip = _DELIVER_START.unpack_from(data, position)
                 if kind != _METHOD or method != _DELIVER:
                     break
@@ -208,6 +219,9 @@ class IntakeConnection(WireConnection):
                     end += length + 8
                 data[end - 1]  # if the last byte is there, so are all before it
                 held += deliveries.add(RawMessage(tag, redelivered == 1, key, header, body))
+                self._since_alike += 1
+                if self._since_alike >= self.LEARN_MESSAGES and not redelivered:
+                    self._alike = Shape(channel, key, header, data[position:head])
                 position = end
         except (struct.error, IndexError, KeyError):
             pass  # the next message is incomplete, or is not for a consumer
@@ -215,6 +229,37 @@ class IntakeConnection(WireConnection):
         if held:
             self.hold(held)
         return position, in_pieces
+
+    def _take_alike(self, shape: Shape, data: bytes, position: int) -> int:
+        """Take messages of this shape, as many as there are. Returns where the next one starts."""
+        unpack, start, middle, form, head, channel, key = shape.parts
+        deliveries, messages, size = self._deliveries[channel], list[RawMessage](), 0
+        take, length_at = messages.append, _LENGTH.unpack_from
+        try:
+            while not deliveries.are_dropped:
+                begun, tag, between, length, body_size, begins = unpack(data, position)
+                if begins != form or between != middle or begun != start:
+                    break
+                at = position + head
+                end = at + length + 1
+                header, body = data[at : end - 1], b""
+                if body_size:
+                    (piece,) = length_at(data, end + 3)
+                    if piece != body_size:
+                        break
+                    body = data[end + 7 : end + 7 + piece]
+                    end += piece + 8
+                data[end - 1]  # as above
+                take(RawMessage(tag, False, key, header, body, shape))
+                size += length + body_size + OVERHEAD
+                position = end
+        except (struct.error, IndexError):
+            pass
+        if messages:
+            self.hold(deliveries.add_all(messages, size))
+        else:
+            self._alike, self._since_alike = None, 0
+        return position
 
     def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
         deliveries = self._deliveries.get(channel)

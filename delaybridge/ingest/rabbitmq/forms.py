@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.entries import Schedule
 from delaybridge.ingest.instructions import Instructions
 from delaybridge.ingest.names import Names
 from delaybridge.message import (
+    ConflictPolicy,
     ContentHeader,
     Destination,
     Limits,
@@ -31,21 +34,52 @@ _FLAGS_AT, _PROPERTIES_AT = 12, 14
 _TYPE_BIT, _ENCODING_BIT = 0x80, 0x40  # in the first byte of the flags
 _MODE_FLAG, _PRIORITY_FLAG, _ID_FLAG = 1 << 12, 1 << 11, 1 << 7
 _TEXTS_BEFORE_ID = 1 << 10 | 1 << 9 | 1 << 8  # correlation_id, reply_to, expiration
-_SIZE = struct.Struct(">I")
+_CONSUMER_AT = 11  # in a delivery's frame
+_AFTER_PROPERTIES = 4  # of a record's items
+
+
+class Shape:
+    """What messages that follow each other have in common on the wire, up to their properties.
+
+    parts: what cuts them; the bytes before the delivery's tag and after it;
+    their form, as `Forms` keeps it; where the content header begins; channel and key. known:
+    the form, the destination and where the headers end, once they are known.
+    """
+
+    known: tuple[Form, str, int] | None = None
+
+    def __init__(self, channel: int, key: bytes, header: bytes, before: bytes) -> None:
+        """before: the delivery, and the start of the header's frame."""
+        at = _CONSUMER_AT + 1 + before[_CONSUMER_AT]
+        start, middle, form = before[:at], before[at + 8 : -4], header[_FLAGS_AT : ends_at(header)]
+        cut = struct.Struct(f">{at}sQ{len(middle)}sI4xQ{len(form)}s")
+        self.parts = cut.unpack_from, start, middle, form, len(before), channel, key
+
+
+def ends_at(header: bytes) -> int:
+    """Where the headers end in a content header, if it has any and is whole."""
+    at, flags = _PROPERTIES_AT, header[_FLAGS_AT:_PROPERTIES_AT]
+    for bit in (_TYPE_BIT, _ENCODING_BIT):
+        at += (1 + header[at]) if flags and flags[0] & bit and at < len(header) else 0
+    return at + 4 + int.from_bytes(header[at : at + 4], "big")
 
 
 class Form(msgspec.Struct, frozen=True, gc=False):
     """What all messages of a form have in common.
 
     id_at: where the id begins, counted from the end of the headers. table: the headers to be kept.
+    rest: what of a record comes after its properties.
     """
 
     id_at: int
     flags: int
     before: bytes
     table: bytes
-    asked: Instructions
+    rest: tuple[Any, ...]
     when: str
+    rank: int
+    policy: ConflictPolicy
+    is_loose: bool
 
 
 class Forms:
@@ -61,9 +95,9 @@ class Forms:
     ) -> None:
         """routes: routing key -> destination and its text, of the keys seen so far. is_loose: as
         `Schedule` has it, of those that name no policy."""
-        self._routes, self._limits, self._reach, self._names = routes, limits, reach, names
-        self._is_loose = is_loose
-        self._id_bytes = limits.id_bytes - len(names.prefix)
+        self._routes, self._reach, self._names = routes, reach, names
+        self._is_loose, self._prefix, self._has_bounds = is_loose, names.prefix, names.has_bounds
+        self._id_bytes, self._body_bytes = limits.id_bytes - len(names.prefix), limits.body_bytes
         self._forms: dict[bytes, Form] = {}  # by flags, properties before the headers, and headers
 
     def learn(self, header: bytes, content: ContentHeader, asked: Instructions, when: str) -> None:
@@ -80,42 +114,49 @@ class Forms:
             self._forms.clear()
         end = len(header) - len(content.after)
         id_at = 1 + bool(flags & _MODE_FLAG) + bool(flags & _PRIORITY_FLAG)
-        form = Form(id_at, flags, content.before, content.table, asked, when)
-        self._forms[header[_FLAGS_AT:end]] = form
+        key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
+        record = Record("", None, (), None, key, None, ttl_ms, once)
+        record = planned(record, asked.retry, self._names.tenant)
+        self._forms[header[_FLAGS_AT:end]] = Form(
+            *(id_at, flags, content.before, content.table, astuple(record)[_AFTER_PROPERTIES:]),
+            *(when, asked.rank, asked.policy or OnConflict.FAIL),
+            self._is_loose and asked.policy is None,
+        )
 
-    def read(self, header: bytes, routing_key: bytes, body: bytes, stamp: bytes) -> Schedule | None:
+    def read(self, message: Any, stamp: bytes) -> Schedule | None:
         """The same entry as `MessageReader.read_carefully`; None: it must read the message.
 
         Not for a message that is delivered again: the broker may have added headers.
         """
+        shape, header, body = message.shape, message.header, message.body
         try:
-            at, first = _PROPERTIES_AT, header[_FLAGS_AT]
-            if first & _TYPE_BIT:
-                at += 1 + header[at]
-            if first & _ENCODING_BIT:
-                at += 1 + header[at]
-            (size,) = _SIZE.unpack_from(header, at)
-            end = at + _SIZE.size + size  # of the headers, if there are any
-            form = self._forms[header[_FLAGS_AT:end]]
-            _, destination = self._routes[routing_key]
+            known = None if shape is None else shape.known
+            if known is None:
+                end = ends_at(header)
+                known = (
+                    self._forms[header[_FLAGS_AT:end]],
+                    self._routes[message.routing_key][1],
+                    end,
+                )
+                if shape is not None:
+                    shape.known = known
+            form, destination, end = known
             start = end + form.id_at
             size = header[start - 1]
             id = header[start : start + size].decode("ascii")
-        except (struct.error, LookupError, UnicodeDecodeError):
+        except (LookupError, UnicodeDecodeError):
             return None
-        names = self._names
-        is_plain = id.isprintable() and " " not in id and 0 < len(id) == size <= self._id_bytes
-        if not is_plain or len(body) > self._limits.body_bytes:
+        is_plain = 0 < len(id) == size <= self._id_bytes and id.isprintable() and " " not in id
+        if not is_plain or len(body) > self._body_bytes:
             return None
-        if not names.may_name(id := names.prefix + id):
+        if self._has_bounds and not self._names.may_name(id := self._prefix + id):
             return None
-        asked = form.asked
+        # As a record is encoded, without making one.
         properties = form.flags, form.before, header[end:]
-        key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
-        record = Record(destination, body, form.table, properties, key, None, ttl_ms, once)
-        payload = encode_record(planned(record, asked.retry, names.tenant))
+        payload = encode_record((destination, body, form.table, properties, *form.rest))
+        key = form.rest[0]
         shard_key = id.encode() if key is None else key
-        accepted = Accepted(id, shard_key, form.when, asked.rank, payload)
-        policy, reach = asked.policy or OnConflict.FAIL, self._reach
-        is_loose = self._is_loose and asked.policy is None
-        return Schedule(accepted, stamp, policy, payload, reach=reach, is_loose=is_loose)
+        accepted = Accepted(id, shard_key, form.when, form.rank, payload)
+        return Schedule(
+            *(accepted, stamp, form.policy, payload, "", -1, self._reach, False, form.is_loose)
+        )

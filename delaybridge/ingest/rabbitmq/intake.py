@@ -246,10 +246,11 @@ class Intake:
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
         identities, known = self._identities, self._identities.known
+        read, held_here = self._reader.read, channel.held
         with spans("receive", self.route, arrived, lambda message: message.header):
             for message in arrived:
                 stamp, id = identities.recall(message) if known else (new_stamp(), None)
-                entry = self._reader.read(message, stamp, id)
+                entry = read(message, stamp, id)
                 if isinstance(entry, Schedule):
                     held = HeldMessage(message, stamp, entry.accepted.id, entry)
                     to_store.append(held)
@@ -259,7 +260,7 @@ class Intake:
                 else:
                     held = HeldMessage(message, stamp, entry.id, entry)
                     to_store.append(held)
-                channel.held[message.tag] = held
+                held_here[message.tag] = held
             if immediate:
                 self._publisher.publish(immediate)
         return to_store

@@ -32,7 +32,7 @@ from delaybridge.ingest.instructions import (
 from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.negated import negated
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
-from delaybridge.ingest.rabbitmq.forms import Forms
+from delaybridge.ingest.rabbitmq.forms import Forms, Shape
 from delaybridge.ingest.reach import AllowList
 from delaybridge.ingest.routes import Route
 from delaybridge.message import (
@@ -63,13 +63,17 @@ _TABLES, _PLAIN_BYTES = 1000, 256
 
 
 class RawMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message as RabbitMQ handed it over. header: the content header frame's payload."""
+    """One message as RabbitMQ handed it over. header: the content header frame's payload.
+
+    shape: which it has, if the one before it had that, too.
+    """
 
     tag: int
     redelivered: bool
     routing_key: bytes
     header: bytes
     body: bytes
+    shape: Shape | None = None
 
 
 def content_of(message: RawMessage, queues: Collection[str]) -> tuple[ContentHeader, bytes]:
@@ -142,7 +146,7 @@ class MessageReader:
         was given at its first delivery if it has none of its own; None: give it a new one.
         """
         if not message.redelivered:
-            entry = self._forms.read(message.header, message.routing_key, message.body, stamp)
+            entry = self._forms.read(message, stamp)
             if entry is not None:
                 return entry
         return self.read_carefully(message, stamp, known_id)

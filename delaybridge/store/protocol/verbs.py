@@ -162,6 +162,9 @@ def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
     """Score and number of messages of each run."""
     runs: list[Arg] = []
     when, rank, begin = "", 0, 0
+    if len({m.when for _, m in messages}) == len({m.rank for _, m in messages}) == 1:
+        first = messages[0][1]  # most often all are of one run
+        return [first.when + _FRACTIONS[first.rank], len(messages)]
     for i, (_, message) in enumerate(messages):
         if message.when != when or message.rank != rank:
             if i:
