@@ -15,8 +15,8 @@ message costs much more than in a drain, whatever the number of workers. The thi
 confirms after CONFIRM_MS, so that workers wait and two cores suffice: there more are faster.
 
 The last table is the model: the costs with the most workers (Redis and client: with the dearest
-publisher), how many messages a second one core can carry at that cost, and how many cores 100,000
-and a million a second need.
+publisher) beside those of `delaybridge size`, how many messages a second one core can carry at that
+cost, and how many cores 100,000 and a million a second need.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from bench.rig import (
     quorum_queue,
 )
 from delaybridge import Message
+from delaybridge.operate.sizing.sizing import TABLES
 from delaybridge.times import format_time
 from tests.rigs import recorder
 
@@ -56,6 +57,14 @@ FREE_RATE, FREE_S = 2000, 3  # a load for a quarter of a core
 RATES = (100_000, 1_000_000)
 SCHEDULED = ("client: schedule_many", "Redis: schedule")
 TARGET = 1.05  # of one worker's
+FIGURES = {  # of `delaybridge size`
+    "client: schedule_many": "client_us",
+    "Redis: all": "redis_us",
+    "worker, to RabbitMQ": "worker_us",
+    "RabbitMQ": "rabbitmq_us",
+    "worker, to Kafka": "worker_us",
+    "Kafka": "kafka_us",
+}
 # Claimed when due, as a backlog is, so that the measured time has all of a message's costs in it.
 AT_ONCE = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
 CONFIRM_MS = 20
@@ -209,10 +218,13 @@ def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
         wait_for_confirms(redis.url, most, count, rounds)
     out = Table(f"model, at the costs with {most} workers")
     heads = [f"cores for {rate // 1000:,}k/s" for rate in RATES]
-    out.line("component", "CPU a message", "one core carries", *heads)
+    out.line("component", "CPU a message", "`size` counts with", "one core carries", *heads)
+    costs_us["Redis: all"] = costs_us["Redis: schedule"] + costs_us["Redis: drain"]
     for name, cost_us in costs_us.items():
         needed = [f"{rate * cost_us / 1e6:,.1f}" for rate in RATES]
-        out.line(name, f"{cost_us:.1f} us", f"{1e6 / cost_us:,.0f}/s", *needed)
+        figure = TABLES["figures"].get(FIGURES.get(name, ""))
+        counted = f"{figure['about']} ({figure['low']}-{figure['high']})" if figure else ""
+        out.line(name, f"{cost_us:.1f} us", counted, f"{1e6 / cost_us:,.0f}/s", *needed)
 
 
 if __name__ == "__main__":

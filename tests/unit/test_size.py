@@ -115,11 +115,14 @@ def test_the_largest_load_fits_into_80_columns(run: Run) -> None:
     assert "use several" in printed
 
 
-def test_the_page_shows_what_is_printed(run: Run) -> None:
-    page = (ROOT / "docs/deploy.md").read_text()
-    (command, shown) = re.search(r"    \$ delaybridge (size .*)\n((?:    .*\n|\n)+)", page).groups()
-    printed = run(*command.split()).out
-    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
-        line.strip() for line in printed.splitlines() if line.strip()
-    ]
-    assert max(map(len, printed.splitlines())) <= 80
+@pytest.mark.parametrize(("name", "loads"), [("deploy", 1), ("capacity", 4)])
+def test_a_page_shows_what_is_printed(run: Run, name: str, loads: int) -> None:
+    page = (ROOT / f"docs/{name}.md").read_text()
+    found = re.findall(r"    \$ delaybridge (size .*)\n((?:    .*\n|\n)+)", page)
+    assert len(found) == loads
+    for command, shown in found:
+        printed = run(*command.split()).out
+        assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+            line.strip() for line in printed.splitlines() if line.strip()
+        ]
+        assert max(map(len, printed.splitlines())) <= 80

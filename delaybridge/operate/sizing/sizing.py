@@ -22,7 +22,7 @@ _LEAST_MASTERS = 3  # of a Cluster
 _OBJECT_BYTES = 1024  # of Python's objects for a message that a worker holds
 _EMPTY_BYTES = len(encode_record(Record("rabbitmq:orders/created", b"", b""))) + HEAD_SIZE
 _ID_BYTES = 32  # of an id that is drawn, as allocated
-_BROKERS = ("rabbitmq", "kafka")
+_OTHERS = ("client", "rabbitmq", "kafka")
 _PAGE, _DAY_S = 4096, 86_400
 Costs = Mapping[str, float]
 
@@ -132,7 +132,7 @@ def _workers(load: Demand, settings: Settings, cost: Costs, over: Costs) -> dict
 
 def _others(load: Demand, cost: Costs) -> dict[str, float]:
     queues = ceil(load.rate * cost["rabbitmq_queue_us"] / 1e6 / BUSY)
-    cores = {f"{kind}_cores": load.rate * cost[f"{kind}_us"] / 1e6 for kind in _BROKERS}
+    cores = {f"{kind}_cores": load.rate * cost[f"{kind}_us"] / 1e6 for kind in _OTHERS}
     row, day = cost["row_bytes"] + record_bytes(load), load.rate * _DAY_S
     gone = row + cost["transition_bytes"]
     kept = load.rate * load.retention_s if load.retention_s else day
