@@ -76,7 +76,7 @@ def test_the_commands_of_the_page(site: ApiProcess, tmp_path: Path) -> None:
         *("created", "dead", "kicked"),
         *("created", "created"),
         *("created", "created"),
-        *("created", "unknown_destination"),
+        *("created", "time_required", "created", "unknown_destination"),
         *("cancelled", "unknown"),
         "running",
         words[-4],

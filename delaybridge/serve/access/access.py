@@ -68,6 +68,11 @@ class Access:
             await self.sessions.prepare(client)
             await self.sessions.check(client, headers, self._file)
 
+    def wait_s(self, name: str) -> int:
+        """Count a part of a long request of this token. 0: it may go on; else in how many seconds
+        the next may."""
+        return self._pace.wait_s(name)
+
     def asks_tokens(self) -> bool:
         """Whether there is a token file."""
         return self._file is not None

@@ -10,12 +10,17 @@ _AGAIN_S = 5.0  # longer than what a cancelled task may still write
 
 
 class Ending:
-    """has_ended: the client is gone. waiter: woken at that moment."""
+    """has_ended: the client is gone. waiter: woken at that moment.
 
-    __slots__ = ("has_ended", "waiter")
+    is_read: of a body that an application answers while it arrives: whether it waits for more, or
+    works; None: it is no such body.
+    """
+
+    __slots__ = ("has_ended", "is_read", "waiter")
 
     def __init__(self) -> None:
         self.has_ended = False
+        self.is_read: bool | None = None
         self.waiter: asyncio.Future[None] | None = None
 
     def end(self) -> None:

@@ -37,7 +37,8 @@ class Endpoint:
     parameters after the question mark. answers: status -> the type of its content. size: the most
     bytes of the body, and what helps if there are more; by default those of a message. is_dense:
     the body may have any number of short values. is_raw: whether the handler of a request with
-    these headers gets the bytes of the body.
+    these headers gets the bytes of the body. is_streamed: the body is lines of JSON of any number,
+    and is not read for the handler: its application receives it.
     is_audited: noted before and after in the audit; if that is impossible, not done.
     is_for_tenants: a token of a tenant may use it, because it shows and changes only its own.
     is_safe: it changes nothing, although it needs more than READ. The method does not tell:
@@ -57,6 +58,7 @@ class Endpoint:
     size: Callable[[Settings], tuple[int, str]] | None = None
     is_dense: bool = False
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
+    is_streamed: bool = False
     is_audited: bool = False
     is_for_tenants: bool = False
     is_safe: bool = False

@@ -111,10 +111,11 @@ def _too_large(limit: int, remedy: str) -> Problem:
 
 
 _JSON = re.compile(r"application/(?:json|[a-z0-9.+-]+\+json)", re.IGNORECASE)
+_LINES = re.compile(r"application/(?:x-ndjson|jsonl|octet-stream)\s*(?:;|\Z)", re.IGNORECASE)
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*(?!\"?utf-?8\b)", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 _ACCEPTED = re.compile(
-    r"\*/\*|application/(?:\*|json|octet-stream|problem\+json|openmetrics-text)|"
+    r"\*/\*|application/(?:\*|json|x-ndjson|octet-stream|problem\+json|openmetrics-text)|"
     r"text/(?:\*|plain|event-stream)",
     re.IGNORECASE,
 )
@@ -134,7 +135,7 @@ def check_request(
     accept = headers.get("accept")
     if accept and endpoint.path.startswith("/v1/") and not _ACCEPTED.search(accept):
         raise Problem(406, "not_acceptable", "the answer is application/json; accept that")
-    if endpoint.body is not None and endpoint.body is not bytes:
+    if endpoint.body is not None and (endpoint.body is not bytes or endpoint.is_streamed):
         _check_content(headers, endpoint)
 
 
@@ -156,8 +157,9 @@ def _check_content(headers: Mapping[str, str], endpoint: Endpoint) -> None:
     if endpoint.is_raw and endpoint.is_raw(headers):
         return
     media = headers.get("content-type", "")
-    if not _JSON.match(media):
-        what = f"got {media[:80]!r}; send Content-Type: application/json"
+    known, best = (_LINES, "x-ndjson") if endpoint.is_streamed else (_JSON, "json")
+    if not known.match(media):
+        what = f"got {media[:80]!r}; send Content-Type: application/{best}"
         raise Problem(415, "content_type", what)
     if _OTHER_CHARSET.search(media):
         raise Problem(415, "content_type", "JSON is UTF-8; leave the charset out")

@@ -33,7 +33,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """A connection with limits.
 
     connections: the most of them. request_s: how long a request may take to arrive, from its first
-    byte, or from the connect, to its end. write_s: how long a client may read nothing of an answer.
+    byte, or from the connect, to its end; of a body that is answered while it arrives, each piece.
+    write_s: how long a client may read nothing of an answer.
     An application that waits finds its end in `scope["extensions"]["connection"]["ending"]`.
     """
 
@@ -130,6 +131,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
+        if self._ending.is_read is not None:  # its time begins again
+            self._began_s = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -156,13 +159,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def _see_who_waits(self) -> None:
         """An answer that is being made holds its connection; one that is not read does not."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering and self._began_s is None and not self.flow.write_paused:
+        is_whole = self._began_s is None or self._ending.is_read is not None
+        if is_answering and is_whole and not self.flow.write_paused:
             self._idle.pop(self, None)
         else:
             self._idle.setdefault(self)
 
     def check_time(self, now_s: float) -> None:
         """End the connection if its time is up. Called every half second, until it has ended."""
+        if self._ending.is_read is not None:
+            self._see_who_waits()
+            if self._began_s is not None and not self._ending.is_read:
+                self._began_s = now_s
         unread = self.transport.get_write_buffer_size()
         if unread != self._unread:
             self._unread, self._unread_s = unread, now_s

@@ -11,6 +11,7 @@ from delaybridge.serve.api.messages import (
     export,
     ledger,
     messages,
+    streaming,
     topics,
 )
 from delaybridge.serve.api.operations import (
@@ -28,7 +29,19 @@ from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.shared import audit
 
 _MODULES = (
-    *(messages, batch, bulk, export, carrying, ledger, dead, destinations, recurring, fleet),
+    *(
+        messages,
+        batch,
+        streaming,
+        bulk,
+        export,
+        carrying,
+        ledger,
+        dead,
+        destinations,
+        recurring,
+        fleet,
+    ),
     *(numbers, definitions, deployment, topics, stream, audit, health),
 )
 _DESCRIBED: tuple[Endpoint, ...] = tuple(

@@ -175,7 +175,8 @@ class Resource:
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
-        body = None if endpoint.body is None else await self._body(endpoint, headers, receive)
+        is_read = endpoint.body is not None and not endpoint.is_streamed
+        body = await self._body(endpoint, headers, receive) if is_read else None
         call = call._replace(
             path=path, query=query, body=body,
             who=who.name, may=who.scope, tenant=who.tenant, digest=who.digest,

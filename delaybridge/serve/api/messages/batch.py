@@ -44,6 +44,13 @@ def size_of_batch(settings: Settings) -> tuple[int, str]:
     return settings.serve.batch_bytes, "send fewer messages at once, or raise serve.batch_bytes"
 
 
+def refuse_key(call: Call) -> None:
+    """Problem 422 if the request has an `Idempotency-Key`."""
+    if HEADER in call.headers:
+        what = "many messages take none: give each an id, then they can be sent again"
+        raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
+
+
 @routes(
     "POST /v1/messages:batch", "Schedule many messages", body=Batch,
     answers={207: BatchAnswer, 413: None}, size=size_of_batch,
@@ -51,9 +58,7 @@ def size_of_batch(settings: Settings) -> tuple[int, str]:
 )  # fmt: skip
 async def schedule_batch(call: Call) -> Reply:
     """Schedule many messages in few round trips to Redis. One that is refused hinders no other."""
-    if HEADER in call.headers:
-        what = "a batch takes none: give each message an id, then the batch can be sent again"
-        raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
+    refuse_key(call)
     texts = await _messages(call)
     if not texts:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")

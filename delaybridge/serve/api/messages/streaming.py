@@ -1,0 +1,159 @@
+"""Messages as lines: a request of any length, answered while it arrives.
+
+Nothing is read while the store works or the client does not read the answers, so that memory stays
+the same however many lines there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.serve.api.messages.batch import refuse_key
+from delaybridge.serve.api.messages.shapes import NewMessage
+from delaybridge.serve.api.messages.together import scheduled_together
+from delaybridge.serve.http.disconnect import Ending
+from delaybridge.serve.http.endpoint import Routes
+from delaybridge.serve.http.json_text import are_plain, as_types, decoded
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
+
+_LINES = 500  # stored together
+_GROUP_BYTES = 2**20
+_encoder = msgspec.json.Encoder()
+routes = Routes(is_for_tenants=True)
+Line = tuple[int, bytes | None]
+"""Its number, and its text; None if it was too long."""
+
+
+class Lines:
+    """An ASGI application that stores a message a line, and answers each with a line."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._most = call, call.site.most_bytes
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer until the body ends or the client leaves; break off when told to stop."""
+        ending = scope["extensions"]["connection"].get("ending") or Ending()
+        with self._call.seat():
+            try:
+                await self._answer(ending, receive, send)
+            finally:
+                ending.is_read = None
+
+    async def _answer(self, ending: Ending, receive: Receive, send: Send) -> None:
+        call, cutter, is_whole, has_begun = self._call, Cutter(self._most), False, False
+        start = {"type": "http.response.start", "status": 207, "headers": self._headers()}
+        while not is_whole:
+            ending.is_read = True
+            event = await receive()
+            ending.is_read = False
+            if event["type"] == "http.disconnect":
+                return  # half a line is not stored
+            is_whole = not event.get("more_body")
+            for some in cutter.cut(event.get("body", b""), is_whole=is_whole):
+                while has_begun and (wait_s := call.site.access.wait_s(call.who)):
+                    await asyncio.sleep(wait_s)
+                text = await self._answers(some)
+                if not has_begun:
+                    has_begun = True
+                    await send(start)
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+                if call.site.is_draining or not await call.is_known():
+                    return
+        if not has_begun:
+            await send(start)
+        await send({"type": "http.response.body", "body": b""})
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        as_sent = self._call.media.encode()
+        return [(b"content-type", as_sent), (b"x-accel-buffering", b"no")]
+
+    async def _answers(self, lines: Sequence[Line]) -> bytes:
+        texts = [text for _, text in lines if text is not None]
+        read: Sequence[NewMessage | Problem] | None = None
+        if len(texts) == len(lines) and are_plain(texts):
+            read = as_types(texts, NewMessage)
+        if read is None:
+            read = [await self._read(text) for _, text in lines]
+        items = await scheduled_together(self._call, read)
+        for (number, _), item in zip(lines, items, strict=True):
+            item.line = number
+        return _encoder.encode_lines(items)
+
+    async def _read(self, text: bytes | None) -> NewMessage | Problem:
+        if text is None:
+            what = f"a line has at most {self._most:,} bytes; see limits.body_bytes"
+            return Problem(413, "message_too_large", what)
+        try:
+            return await decoded(text, NewMessage, self._call.site.most_dense)
+        except Problem as exc:
+            return exc
+
+
+class Cutter:
+    """Cuts what arrives into lines, and keeps the part of a line that has no end yet."""
+
+    def __init__(self, most: int) -> None:
+        """most: bytes of a line; no more are kept of a longer one."""
+        self._most, self._kept, self._size, self._number = most, list[bytes](), 0, 0
+
+    def cut(self, piece: bytes, *, is_whole: bool) -> Iterator[list[Line]]:
+        """The lines that end here and are not empty, as many as are stored together.
+
+        is_whole: the last line ends here, too.
+        """
+        found: list[Line] = []
+        size = 0
+        for text in self._ended(piece, is_whole):
+            self._number += 1
+            if text is not None and (not text or text.isspace()):
+                continue
+            more = len(text or b"")
+            if found and (len(found) == _LINES or size + more > _GROUP_BYTES):
+                yield found
+                found, size = [], 0
+            found.append((self._number, text))
+            size += more
+        if found:
+            yield found
+
+    def _ended(self, piece: bytes, is_whole: bool) -> Iterator[bytes | None]:
+        *ended, rest = piece.split(b"\n")
+        for text in (*ended, rest) if is_whole else ended:
+            if self._size:
+                self._keep(text)
+                text = b"".join(self._kept)
+            yield text if max(self._size, len(text)) <= self._most else None
+            self._kept.clear()
+            self._size = 0
+        if not is_whole:
+            self._keep(rest)
+
+    def _keep(self, text: bytes) -> None:
+        self._size += len(text)
+        if self._size <= self._most:
+            self._kept.append(text)
+        else:
+            self._kept.clear()
+
+
+@routes(
+    "POST /v1/messages:stream", "Schedule a stream of messages", body=bytes, answers={207: bytes},
+    is_streamed=True, media="application/octet-stream",
+)  # fmt: skip
+async def stream(call: Call) -> Lines:
+    """Schedule any number of messages, a JSON object a line; each line is answered with a line.
+
+    Send `Content-Type: application/x-ndjson`, which is then also the type of the answer. The
+    answers have the form of those of a batch, with the number of the `line`, in order, and are sent
+    while lines still arrive: read them meanwhile. One that is refused hinders no other; an empty
+    line has no answer. What has none when the connection ends may be stored: send it again, with
+    the same ids.
+    """
+    refuse_key(call)
+    return Lines(call)
