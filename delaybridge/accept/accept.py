@@ -7,7 +7,7 @@ remedy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
@@ -310,11 +310,20 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
     def accepted(self, id: str) -> Accepted:
         """The message encoded, with this id."""
-        body, mould = self.body, self.mould
-        size = len(body)
-        header = _SHORT[size] if size < 256 else b"\xc5" + size.to_bytes(2, "big")
-        payload = mould.before + header + body + mould.after
-        return Accepted(id, id.encode(), mould.when, mould.rank, payload)
+        (one,) = encoded((self,), (id,))
+        return one
+
+
+def encoded(drafts: Iterable[Draft], ids: Iterable[str]) -> Iterator[Accepted]:
+    """The messages encoded, each with its id of these."""
+    mould, size, before, after, when, rank = None, -1, b"", b"", "", 0
+    for draft, id in zip(drafts, ids, strict=False):
+        body = draft.body
+        if draft.mould is not mould or len(body) != size:  # else as the one before
+            mould, size = draft.mould, len(body)
+            header = _SHORT[size] if size < 256 else b"\xc5" + size.to_bytes(2, "big")
+            before, after, when, rank = mould.before + header, mould.after, mould.when, mould.rank
+        yield Accepted(id, id.encode(), when, rank, before + body + after)
 
 
 class Drafting:
@@ -363,6 +372,21 @@ class Drafting:
                 mould = made
             found.append(Draft(id, body, mould))
         return found
+
+    def again(
+        self, destination: object, body: object, delay: object, id: object, priority: object
+    ) -> Draft | None:
+        """A message with nothing else, if it is plain and to be sent as the one before."""
+        mould = self._last
+        if (
+            delay is not mould.delay
+            or destination is not mould.destination
+            or priority is not mould.priority
+            or type(body) is not bytes
+            or len(body) > self._most_bytes
+        ):
+            return None
+        return Draft(None if id is None else check_id(id, self._limits), body, mould)
 
     def accept(self, message: Message) -> Accepted:
         """The message checked and encoded, with an id."""

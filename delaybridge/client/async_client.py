@@ -107,6 +107,13 @@ class AsyncClient(ClientVerbs, Awaiting):
         retry: Retry = None,
         on_conflict: str = OnConflict.FAIL,
     ) -> Receipt:
+        if (
+            json is UNSET and at is None and key is None and headers == () and properties is None
+            and ttl is None and at_most_once is False and retry is None
+            and type(on_conflict) is OnConflict and active() is None
+            and (draft := self._drafting.again(destination, body, delay, id, priority))
+        ):  # nearly always, and without a message and a coroutine  # fmt: skip
+            return _receipt(await self._batching.schedule(draft, on_conflict))
         message = Message(
             destination, body, json=json, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
@@ -123,13 +130,7 @@ class AsyncClient(ClientVerbs, Awaiting):
             found = await self._batching.schedule(self._draft(message), policy)
         else:
             found = await self._schedule_in(span, policy)
-        if isinstance(found, Exception):
-            try:
-                # Others raise it, too; their frames would be in its traceback.
-                raise found.with_traceback(None)
-            finally:
-                del found  # or the frame and the error would hold each other
-        return receipt_unless_conflict(found, message)
+        return _receipt(found, message)
 
     async def _schedule_in(self, span: ScheduleSpan, policy: OnConflict) -> Receipt | Exception:
         (draft,) = self._drafts_in(span)
@@ -208,3 +209,14 @@ class AsyncClient(ClientVerbs, Awaiting):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _receipt(found: Receipt | Exception, message: Message | None = None) -> Receipt:
+    """A caller's answer; raises it if it is an error, or a conflict."""
+    if isinstance(found, Exception):
+        try:
+            # Others raise it, too; their frames would be in its traceback.
+            raise found.with_traceback(None)
+        finally:
+            del found  # or the frame and the error would hold each other
+    return receipt_unless_conflict(found, message)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextvars import Context
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -79,7 +80,10 @@ class Batching:
         The future's result is the receipt, or the error to raise.
         """
         future: asyncio.Future[Receipt | Exception] = self._answer_after_this_tick()
-        self._schedules.setdefault(policy, []).append((message, future))
+        waiting = self._schedules.get(policy)
+        if waiting is None:
+            waiting = self._schedules[policy] = []
+        waiting.append((message, future))
         return future
 
     def complete(self, steps: Steps[T]) -> asyncio.Future[T]:
@@ -121,10 +125,14 @@ class Batching:
             return self._by_node(waiting, count)
         if self._flushes or not count or len(waiting) < 2 * _LARGE_CALL:
             return (waiting,)
+        # New ones are for any bucket.
+        new = [one for one in waiting if type(one[0]) is Draft and one[0].id is None]
+        if len(new) == len(waiting):  # nearly always
+            return new[: len(new) // 2], new[len(new) // 2 :]
         by_bucket: dict[int | None, list[_Waiting]] = {}
         for one in waiting:
             by_bucket.setdefault(bucket_for(one[0], count), []).append(one)
-        new = by_bucket.pop(None, [])  # for any bucket
+        by_bucket.pop(None, None)
         if len(waiting) < (len(by_bucket) + 2 * bool(new)) * _LARGE_CALL:
             return (waiting,)
         halves: tuple[list[_Waiting], list[_Waiting]] = [], []
@@ -211,9 +219,7 @@ class Batching:
             answers += [exc] * len(waiting)
         for place in late:
             answers[place] = None
-        for (_, future), answer in zip(waiting, answers, strict=True):
-            if answer is not None and not future.done():  # else its caller was cancelled
-                future.set_result(answer)
+        asyncio.get_running_loop().call_soon(_wake, waiting, answers)
         return [(sent[place], waiting[place][1]) for place in late]
 
     async def _complete_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
@@ -229,6 +235,30 @@ class Batching:
         self._flush()
         while tasks := self._flushes | self._waits:
             await asyncio.wait(tasks)  # cancelling this wait does not cancel them
+
+
+def _wake(waiting: list[_Waiting], answers: list[Receipt | Exception | None]) -> None:
+    """Give callers their answers, and let each go on; to be called by the loop, from no task.
+
+    What a future does for its task takes a turn of the loop, and a handle, for each: 0.6 us.
+    """
+    waking = list[tuple[Callable[[Any], object], Context, asyncio.Future[Any]]]()
+    for (_, future), answer in zip(waiting, answers, strict=True):
+        if answer is None or future.done():  # in flight, or its caller was cancelled
+            continue
+        callbacks = getattr(future, "_callbacks", None)
+        if callbacks and len(callbacks) == 1:  # its task's
+            ((wake, context),) = callbacks
+            future.remove_done_callback(wake)
+            waking.append((wake, context, future))
+        future.set_result(answer)
+    rest = iter(waking)
+    try:
+        for wake, context, future in rest:
+            context.run(wake, future)
+    finally:  # a caller that ends the program ends no other's call
+        for wake, context, future in rest:
+            future.get_loop().call_soon(wake, future, context=context)
 
 
 def _answer(future: asyncio.Future[T], answer: T | Exception) -> None:

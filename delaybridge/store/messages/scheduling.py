@@ -8,19 +8,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
+from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft, encoded
 from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
 from delaybridge.gathering import Gathering
 from delaybridge.message import Answer, ConflictPolicy, Message, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
-from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import (
+    Each,
+    RedisCommand,
+    Steps,
+    bucket_of,
+    new_stamp,
+    new_stamps,
+)
 
 Stamped = tuple[bytes, Accepted]
 
@@ -31,6 +37,7 @@ _CALL_BYTES = 4 * 2**20
 _NEW_MESSAGES = _CALL_BYTES // PLAIN_BYTES
 _FIRST_NEW = 40  # in the first call, for which Redis waits
 _FEW_NEW = 20  # fewer are not worth a bucket of their own
+_NONE_DRAWN: Iterable[str] = ()
 
 
 class ScriptCall(NamedTuple):
@@ -41,7 +48,7 @@ class ScriptCall(NamedTuple):
 
     bucket: int
     places: Sequence[int]
-    ids: Iterable[str] = repeat("")
+    ids: Iterable[str] = _NONE_DRAWN
 
 
 class Outgoing:
@@ -62,10 +69,12 @@ class Outgoing:
 
     def stamped(self, call: ScriptCall) -> list[Stamped]:
         """The messages of a script call, ready to be sent; the same each time."""
-        messages, ids = self._messages, self._ids
-        ready = [
-            stamped(messages[i], ids, id) for i, id in zip(call.places, call.ids, strict=False)
-        ]
+        messages, ids, some = self._messages, self._ids, [self._messages[i] for i in call.places]
+        if call.ids is _NONE_DRAWN:
+            ready = [stamped(one, ids) for one in some]
+        else:  # all are new drafts
+            made = encoded(cast(list[Draft], some), call.ids)
+            ready = list(zip(new_stamps(len(some)), made, strict=True))
         for i, one in zip(call.places, ready, strict=True):
             messages[i] = one
         return ready
@@ -106,10 +115,10 @@ class Outgoing:
         yield ScriptCall(number, places[start:])
 
 
-def stamped(message: Draft | Accepted | Stamped, ids: Ids, id: str = "") -> Stamped:
-    """The message ready to be sent. id: for a draft that has none; by default one is drawn."""
+def stamped(message: Draft | Accepted | Stamped, ids: Ids) -> Stamped:
+    """The message ready to be sent. ids: draws one for a draft that has none."""
     if isinstance(message, Draft):
-        return new_stamp(), message.accepted(message.id or id or ids.draw())
+        return new_stamp(), message.accepted(message.id or ids.draw())
     return message if isinstance(message, tuple) else (new_stamp(), message)
 
 
@@ -345,7 +354,7 @@ def _receive(
     if answers is None:
         return None
     for i, (_, message), (answer, due_ms) in zip(places, messages, answers, strict=True):
-        one = str.__new__(Receipt, answer)  # as its constructor, in half the time
+        one = str.__new__(Receipt, answer._value_)  # as its constructor, in half the time
         one.answer, one.id, one.due_ms, one.bucket = answer, message.id, due_ms, number
         found[i] = one
     return _IN_FLIGHT in reply[::3]

@@ -41,9 +41,9 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
 
     def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
         self.generation, self.errors = generation, Errors(connection)
-        self._writer = connection._writer  # kept: without it, its transport would be closed
-        self._transport: Any = connection._writer.transport
-        self._is_over = connection._reader.at_eof()  # or something came unasked
+        self._reader, self._writer = connection._reader, connection._writer  # or they would close
+        self._transport: Any = self._writer.transport
+        self._is_over: bool = self._reader.at_eof()  # or something came unasked
         connection._reader = connection._writer = None  # or redis-py would close them as well
         self._transport.set_protocol(self)
         self._reply_parser = parser_for(self.errors)
