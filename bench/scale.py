@@ -176,7 +176,8 @@ def scale(
                 figures.append("-")
             else:
                 figures.append(f"{cost_us:.1f} us  x{cost_us / runs[0].costs_us[name]:.2f}")
-        figures.append(f"x{run.all_us / runs[0].all_us:.2f}, <= {TARGET}")
+        target = "" if rate else f", <= {TARGET}"
+        figures.append(f"x{run.all_us / runs[0].all_us:.2f}{target}")
         title = f"{broker.name}, {workers} worker{'s' * (workers > 1)}"
         out.line(title, f"{run.rate:,.0f}/s", *figures, f"{run.calls:.1f} calls")
     return runs[-1].costs_us

@@ -265,8 +265,8 @@ def planned(
 
 
 encode_record = msgspec.msgpack.Encoder().encode
-_TEN_ITEMS, _MORE_ITEMS = 0x9A, 0x9B  # the first byte of such an array
-_KINDS = {_TEN_ITEMS - 1: PlannedRecord, _TEN_ITEMS: TenantRecord, _MORE_ITEMS: GatheredRecord}
+_NINE_ITEMS, _TEN_ITEMS, _MORE_ITEMS = 0x99, 0x9A, 0x9B  # the first byte of such an array
+_KINDS = {_NINE_ITEMS: PlannedRecord, _TEN_ITEMS: TenantRecord, _MORE_ITEMS: GatheredRecord}
 _PLAN = 8  # its place
 _decoder = msgspec.msgpack.Decoder(Record)
 _decoders = {items: msgspec.msgpack.Decoder(kind) for items, kind in _KINDS.items()}
@@ -278,9 +278,9 @@ TENANT_BYTES = 1 + TENANT_CHARS + UNTIL_BYTES  # of a record's end: they hold th
 def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
-        items = min(data[0], _MORE_ITEMS)
-        if items not in _KINDS:
+        if data[0] < _NINE_ITEMS:
             return _decoder.decode(data)
+        items = min(data[0], _MORE_ITEMS)
         with suppress(msgspec.ValidationError):
             return _decoders[items].decode(data)  # type: ignore[no-any-return]
         kept = msgspec.msgpack.decode(data, type=list)

@@ -23,7 +23,14 @@ from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.wheel.wheel import WaitingCopies
 from delaybridge.store.protocol.bucket import Item
-from delaybridge.store.protocol.record import BACKDATED, STAMP, parse_tried, since_ms, split_record
+from delaybridge.store.protocol.record import (
+    BACKDATED,
+    STAMP,
+    UNTRIED,
+    parse_tried,
+    since_ms,
+    split_record,
+)
 from delaybridge.store.protocol.replies import Claim
 
 MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
@@ -209,7 +216,7 @@ def copies_of(
         try:
             id = raw_id.decode()
             score, payload = split_record(raw)
-            tried = parse_tried(failures)
+            tried = parse_tried(failures) if failures else UNTRIED
             record = decode_record(payload)
         except UnicodeDecodeError:
             bury(cast(str, raw_id), b"", "undecodable: id")

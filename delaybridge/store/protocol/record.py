@@ -59,10 +59,10 @@ def split_record(record: bytes) -> tuple[float, bytes]:
     """Score and payload of a stored record; DecodeError if the head cannot be read."""
     if len(record) >= HEAD_SIZE:
         version, score = _HEAD.unpack_from(record)
+        if version == HEAD_VERSION and 0 <= score < MAX_SCORE:
+            return score, record[HEAD_SIZE:]
         if version in _VERSIONS and not 0 <= score < MAX_SCORE:
             raise DecodeError("undecodable", "record", "the head has no due time")
-        if version == HEAD_VERSION:
-            return score, record[HEAD_SIZE:]
         if version == BACKDATED:
             return score, record[HEAD_SIZE:-8]
     raise DecodeError("undecodable", "record", "the head has another format version")
