@@ -62,7 +62,7 @@ class _Call:
     room: int = _CALL_BYTES
     is_full: bool = False
 
-    def take(self, place: int, kind: tuple[Any, ...], size: int) -> bool:
+    def take_place(self, place: int, kind: tuple[Any, ...], size: int) -> bool:
         """Take an entry of this kind and size; False if it may not join, nor any later one."""
         places, room = self.places, self.room - size
         if self.is_full or room < 0 or len(places) >= _CALL_MESSAGES or self.kind != kind:
@@ -313,7 +313,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             size, key, source, kind = len(entry.payload), id_of(entry).encode(), "", ("quarantine",)
         number = verbs.bucket_of(key, len(buckets))
         call = latest.get((number, source))
-        if call is None or not call.take(place, kind, size):
+        if call is None or not call.take_place(place, kind, size):
             if call is not None and source:
                 continue
             call = latest[number, source] = _Call(kind, [buckets[number]], [place])

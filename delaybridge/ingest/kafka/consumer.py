@@ -189,6 +189,7 @@ class KafkaConsumer:
         self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         batch: Batch = {}
         sizes: list[int] = []
+        lists: dict[str, list[RawRecord]] = {}  # by topic; of the batch
         for message in messages:
             name, partition = message.topic() or "", message.partition() or 0
             error = message.error()
@@ -197,9 +198,11 @@ class KafkaConsumer:
             elif (place := (name, partition)) in self._begun and place not in self._stopped:
                 if name in self._troubles.topics:
                     self._troubles.end(name)
+                if (records := lists.get(name)) is None:
+                    records = lists[name] = batch[self._ids.topic_named(name)] = []
                 record = RawRecord.from_message(message)
                 sizes.append(len(record.key or b"") + len(record.value or b""))
-                batch.setdefault(self._ids.topic_named(name), []).append(record)
+                records.append(record)
         if batch:
             self._window.took(sizes)
         return batch

@@ -90,5 +90,9 @@ def parts(records: Sequence[HeldRecord], *, again: bool = False) -> Iterator[lis
             return -1 if record.entry.otherwise is None else place
         return -2
 
+    if not again and not any(isinstance(record.entry, Change) for record in records):
+        if records:  # the usual case
+            yield [*records]
+        return
     for _, part in itertools.groupby(enumerate(records), key=kind):
         yield [record for _, record in part]

@@ -31,7 +31,11 @@ class PassedOffsets:
 
         An empty batch: once fewer are held.
         """
-        last = {(topic, r.partition): r.offset + 1 for topic, rs in batch.items() for r in rs}
+        last = {
+            (topic, partition): offset + 1
+            for topic, records in batch.items()
+            for partition, offset in {r.partition: r.offset for r in records}.items()
+        }
         self._passed |= last
         reached = dict(self._passed)
         for topic, partition, offset in held:

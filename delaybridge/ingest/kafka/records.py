@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
 from time import time_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import msgspec
@@ -128,6 +128,7 @@ class RecordReader:
         self._own: tuple[Destination, str] | None = None
         self._partitions: dict[int, Partition] = {}
         self._known: dict[tuple[bool, Headers], Understood] = {}  # headers seen before
+        self._latest, self._latest_headers = _ETF1S, cast(Headers, None)  # of a value
 
     def read(self, record: RawRecord) -> Entry:
         """The entry for a record."""
@@ -178,8 +179,14 @@ class RecordReader:
         headers = record.headers
         if headers is None:
             raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
-        same = record.value is None, tuple(headers)
-        understood = self._known.get(same) or self._understood(same)
+        understood = self._latest
+        # Comparing takes a third of hashing, and most records have the headers of the one before.
+        if headers != self._latest_headers or record.value is None:
+            same = record.value is None, tuple(headers)
+            known = self._known.get(same)
+            understood = known or self._understood(same)
+            if known and record.value is not None:
+                self._latest, self._latest_headers = understood, headers
         asked = understood.asked
         if understood.is_etf1:
             return self._etf1(record, headers)
@@ -217,7 +224,12 @@ class RecordReader:
     def _schedule(self, record: RawRecord, understood: Understood) -> Schedule:
         asked = understood.asked
         names, given = self._names, asked.name
-        id = self.place(record) if given is None else names.stored(given, self._limits)
+        partition, offset = self._partition(record), record.offset
+        id = (
+            _PLACE % (partition.place, offset)
+            if given is None
+            else names.stored(given, self._limits)
+        )
         key = record.key if asked.key is None else asked.key
         to = understood.to or self._destination(asked.destination)
         payload = self._payload(record, to, understood.kept, key, asked)
@@ -225,7 +237,8 @@ class RecordReader:
             understood.to, understood.when = to, when_of(asked, self._limits)
         shard_key = key if key is not None else id.encode()
         accepted = Accepted(id, shard_key, understood.when, asked.rank, payload)
-        return self._sourced(accepted, asked.policy or OnConflict.FAIL, record)
+        policy, stamp = asked.policy or OnConflict.FAIL, _stamp(partition, offset)
+        return Schedule(accepted, stamp, policy, payload, partition.source, offset, self._reach)
 
     def _etf1(self, record: RawRecord, headers: Headers) -> Entry:
         if not record.key:
@@ -289,10 +302,11 @@ class RecordReader:
         to, text = destination
         check_body_size(record.value or b"", to.broker, self._limits)
         partition = record.partition if self._keep_partition else None
-        ttl_ms, once = asked.ttl_ms, asked.at_most_once
-        value = record.value
-        kept = Record(text, value, headers, None, key, partition, ttl_ms, once)
-        return encode_record(planned(kept, asked.retry, self._names.tenant, asked.gathering))
+        ttl_ms, once, plan = asked.ttl_ms, asked.at_most_once, asked.retry
+        kept = text, record.value, headers, None, key, partition, ttl_ms, once
+        if plan is None and asked.gathering is None and not self._names.tenant:
+            return encode_record(kept)  # as the record is encoded
+        return encode_record(planned(Record(*kept), plan, self._names.tenant, asked.gathering))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self.route

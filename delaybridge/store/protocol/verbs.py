@@ -180,7 +180,6 @@ _MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have 
 GATHERED = 8  # added to the policy if some messages are of gatherings
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
 _TALLIED_BYTES = 2**20  # of records that one call reads: about half a millisecond
-_OFFSET = struct.Struct(">Q")
 
 
 def new_stamp() -> bytes:
@@ -264,7 +263,7 @@ class BucketForCallers:
         number = _MAYBE_DELIVERED if maybe and policy is OnConflict.FAIL else _POLICIES[policy]
         runs = runs_of(messages)
         number += GATHERED * (max(map(str, runs[::2]), default="") >= FIRST_CHAR)
-        offsets = b"".join(map(_OFFSET.pack, source.offsets))
+        offsets = struct.pack(f">{len(source.offsets)}Q", *source.offsets)
         args: list[Arg] = [
             now_arg(now_ms), number, self.birth, int(first), self.wake, self.number, source.name,
             offsets, reach, len(messages), *[message.id for _, message in messages],
