@@ -1,5 +1,5 @@
 """Settings: their defaults, the sources of their values, and every check that they must pass.
 
-pydantic-settings merges flags, environment and file, in this order. `settings.py` loads them,
+`sources.py` merges flags, environment and file, in this order. `settings.py` loads them,
 `sections.py` describes each, and every refusal names the flag, variable or file at fault.
 """

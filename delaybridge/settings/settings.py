@@ -13,8 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, PrivateAttr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    ValidationError,
+)
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings import relations, sources, values
@@ -60,10 +66,10 @@ def _few_brokers(value: object) -> object:
     return value
 
 
-class Settings(Section, BaseSettings):
+class Settings(Section):
     """All settings. `Settings()`: the defaults; `Settings.load()`: those that are configured."""
 
-    model_config = SettingsConfigDict(case_sensitive=True)
+    model_config = ConfigDict(validate_default=True)
 
     namespace: Annotated[str, values.namespace] = "delaybridge"
     """Prefix of every key in Redis: one namespace, one fleet."""
@@ -104,13 +110,9 @@ class Settings(Section, BaseSettings):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _loaded_with: tuple[str | Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
 
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: Any, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The sources that `load` passes; `Settings()` reads neither environment nor file."""
-        given = init_settings.init_kwargs
-        return tuple(given.pop(_SOURCES, None) or [sources.flags(settings_cls, given)])
+    def __init__(self, **given: Any) -> None:
+        """Merges what `load` passes; `Settings()` reads neither environment nor file."""
+        super().__init__(**sources.merged(given.pop(_SOURCES, None) or [sources.flags(given)]))
 
     @classmethod
     def load(
@@ -134,15 +136,15 @@ class Settings(Section, BaseSettings):
         environ = os.environ if environ is None else environ
         faults: list[str] = []
         read = [
-            sources.flags(cls, overrides or {}),
+            sources.flags(overrides or {}),
             sources.environment(cls, environ, faults),
-            sources.settings_file(cls, config, environ, faults),
+            sources.settings_file(config, environ, faults),
         ]
         for source in read:
-            faults += source.without_plain_sections()
+            faults += source.without_plain_sections(cls)
         faults += misnamed_brokers(read)
         try:
-            settings = cls(**cast(Any, {_SOURCES: read}))
+            settings = cls(**{_SOURCES: read})
         except ValidationError as exc:
             known = [path for path, *_ in fields_of(cls)]
             faults += [fault(error, read, known) for error in exc.errors()[:MOST_EXPLAINED]]

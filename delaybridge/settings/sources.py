@@ -1,18 +1,18 @@
 """Where settings are written: flags, the environment and one TOML file. Read here, not checked.
 
-Each is a source of pydantic-settings, which merges them. Each also names the flag, variable or file
-that gave a value, for error messages and `config show --sources`.
+Each names the flag, variable or file that gave a value, for error messages and
+`config show --sources`. Not by pydantic-settings: its import takes longer than all of this.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_settings import BaseSettings, InitSettingsSource
+from pydantic import BaseModel
 
 from delaybridge.errors import printable
 from delaybridge.settings.names import (
@@ -50,42 +50,26 @@ _SERVICE_LINK = re.compile(
 )
 
 
-class _Tree(dict[str, Any]):
-    """The values of one place, by section. They may be secrets, so the repr hides them.
-
-    With PYDANTIC_SETTINGS_DEBUG set, pydantic-settings logs the repr of every source.
-    """
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(self)}: values hidden>"
-
-
-class SettingsSource(InitSettingsSource):
+class SettingsSource:
     """One place where settings are written.
 
     tree: the values, nested as in the file. name_of: the flag, variable or file that
     gives the value of a key path.
     """
 
-    def __init__(
-        self, model: type[BaseSettings], tree: dict[str, Any], name_of: Callable[[KeyPath], str]
-    ) -> None:
-        super().__init__(model, tree)
-        self.tree, self.name_of = _Tree(tree), name_of
-
-    def __call__(self) -> dict[str, Any]:
-        return self.tree
+    def __init__(self, tree: dict[str, Any], name_of: Callable[[KeyPath], str]) -> None:
+        self.tree, self.name_of = tree, name_of
 
     def value(self, path: KeyPath) -> Any:
         """The value written here under this key path; None if it is not there."""
         return value_at(self.tree, path)
 
-    def without_plain_sections(self) -> Iterator[str]:
+    def without_plain_sections(self, model: type[BaseModel]) -> Iterator[str]:
         """Remove every plain value written where a section belongs: one fault for each.
 
         Merged, it would be hidden by another source that gives a key of that section.
         """
-        sections = {path[0] for path, *_ in fields_of(self.settings_cls) if len(path) > 1}
+        sections = {path[0] for path, *_ in fields_of(model) if len(path) > 1}
         for name in sections | {*BROKERS}:
             if not isinstance(self.tree.get(name, {}), Mapping):
                 del self.tree[name]
@@ -93,7 +77,24 @@ class SettingsSource(InitSettingsSource):
                 yield f"{where}: is a section; write [{name}] and its keys below"
 
 
-def flags(model: type[BaseSettings], overrides: Mapping[str, Any]) -> SettingsSource:
+def merged(found: Sequence[SettingsSource]) -> dict[str, Any]:
+    """The values of all sources; of one that several give, the first source's."""
+    tree: dict[str, Any] = {}
+    for source in reversed(found):
+        _put(tree, source.tree)
+    return tree
+
+
+def _put(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        below = tree.get(name)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            value = {**below}
+            _put(value, values[name])
+        tree[name] = value
+
+
+def flags(overrides: Mapping[str, Any]) -> SettingsSource:
     """Flags, nested as in the file; None means not given."""
     tree = {
         name: {key: inner for key, inner in value.items() if inner is not None}
@@ -102,13 +103,11 @@ def flags(model: type[BaseSettings], overrides: Mapping[str, Any]) -> SettingsSo
         for name, value in overrides.items()
         if value is not None
     }
-    return SettingsSource(
-        model, tree, lambda path: _FLAGS.get(path) or _FLAGS.get(path[:1]) or "override"
-    )
+    return SettingsSource(tree, lambda path: _FLAGS.get(path) or _FLAGS.get(path[:1]) or "override")
 
 
 def environment(
-    model: type[BaseSettings], environ: Mapping[str, str], faults: list[str]
+    model: type[BaseModel], environ: Mapping[str, str], faults: list[str]
 ) -> SettingsSource:
     """The variables `DELAYBRIDGE_*`; those that are empty or not settings are left out."""
     tree: dict[str, Any] = {}
@@ -125,7 +124,7 @@ def environment(
             names[path] = name
             section = tree.setdefault(path[0], {}) if len(path) > 1 else tree
             section[path[-1]] = value
-    return SettingsSource(model, tree, lambda path: dotted((names[path],)))
+    return SettingsSource(tree, lambda path: dotted((names[path],)))
 
 
 def _unknown(name: str, known: list[KeyPath], faults: list[str]) -> str:
@@ -141,7 +140,6 @@ def _variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def settings_file(
-    model: type[BaseSettings],
     config: str | Path | None,
     environ: Mapping[str, str],
     faults: list[str],
@@ -156,7 +154,7 @@ def settings_file(
             tree = _read_toml(file)
         except ValueError as exc:
             faults.append(f"{name}: {exc}")
-    return SettingsSource(model, tree, lambda path: name)
+    return SettingsSource(tree, lambda path: name)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

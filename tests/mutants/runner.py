@@ -31,7 +31,7 @@ _SPENT = itertools.count(1)
 # Imported once, and not for each mutant: half of the time of a short run.
 _NEEDED = (
     *("hypothesis.strategies", "pytest_asyncio.plugin", "pytest_timeout", "redis.asyncio"),
-    *("httpx", "msgspec", "pydantic_settings", "click", "confluent_kafka", "pika", "kombu"),
+    *("httpx", "msgspec", "pydantic", "click", "confluent_kafka", "pika", "kombu"),
     *("sqlalchemy", "starlette.applications", "aiohttp", "jinja2", "rich.console"),
 )
 

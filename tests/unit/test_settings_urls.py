@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -200,22 +199,6 @@ def test_no_secret_in_any_output_of_settings() -> None:
     shown = [repr(settings), str(settings), f"{settings.brokers}", *settings.cautions()]
     shown += [f"{value}" for _, value in settings.items()]
     assert not [text for text in shown if CANARY in text]
-
-
-def test_no_secret_in_the_log_of_pydantic_settings(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("PYDANTIC_SETTINGS_DEBUG", "1")
-    caplog.set_level(logging.DEBUG)
-    brokers = {"rabbitmq": f"amqp://u:{CANARY}@h"}
-    load(
-        f"[redis]\nurl = 'redis://:{CANARY}@h'",
-        env={"DELAYBRIDGE_BROKERS__EU": brokers["rabbitmq"]},
-        flags={"brokers": brokers},
-    )
-    Settings(brokers=brokers)  # type: ignore[arg-type]
-    assert "values hidden" in caplog.text
-    assert CANARY not in caplog.text
 
 
 # cautions
