@@ -145,7 +145,14 @@ def test_a_destination_that_answers_fast_gets_what_it_confirms_within_100_ms_at_
         flow.handed_over(FIRST, NOW_MS)
         flow.answered(FIRST, NOW_MS + took_ms)
         limits.append(flow.limit)
-    assert limits == [FIRST * 25, FIRST * 5 // 2, 2 * FIRST]
+    assert limits == [FIRST * 4, FIRST * 5 // 2, 2 * FIRST]
+
+
+def test_a_destination_that_takes_a_burst_and_is_slow_then_confirms_before_the_time_out() -> None:
+    flow = Flow(MOST, NOW_MS)
+    flow.handed_over(FIRST, NOW_MS)
+    flow.answered(FIRST, NOW_MS + 1)
+    assert run(flow, 50, 2, 30, NOW_MS + 1) < 20_000
 
 
 def test_it_stalls_when_messages_in_flight_have_no_outcome_for_half_a_second() -> None:

@@ -320,7 +320,7 @@ def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired() 
     rig.lanes.dispatch.ready(copies[:30])
     rig.lanes.dispatch.publish(NOW_MS)
     rig.lanes.outcomes.report(copies[:30], CONFIRMED, NOW_MS + 2)
-    assert rig.lane.flow.limit == WINDOW
+    assert rig.lane.flow.limit == 4 * FIRST
 
 
 @pytest.mark.parametrize(("late_ms", "most"), [(0, 1000), (100, 1000), (300, 3000)])

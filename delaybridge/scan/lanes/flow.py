@@ -6,8 +6,9 @@ is handed a few dozen at a time, and a fast one thousands.
 
 The rule is TCP Vegas' (Brakmo & Peterson 1995): the time from hand-over to confirm, beyond the
 shortest one seen, is time spent in a queue. While that time is short, the limit grows by the number
-confirmed, or to what would be confirmed within 100 ms at the rate of that batch, if that is more;
-when it is long, Little's law (in flight = rate x delay) says what the limit must be.
+confirmed, or to what would be confirmed within 100 ms at the rate of that batch, if that is more,
+but to four times as many at most; when it is long, Little's law (in flight = rate x delay) says
+what the limit must be.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ LEAST = 8
 STALLED_MS = 500  # a destination with messages in flight and no outcome for longer is stalled
 _IDLE_MS = 1000  # a destination idle for longer may have changed: start from FIRST again
 CIRCUIT_FACTOR = 2.0
+_STEP = 4  # times the limit, at most, after one batch: it may have been a burst
 _SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # time queued: grow below, aim for, cut above
 
 
@@ -93,7 +95,7 @@ class Flow:
         queued_ms = delay_ms - self._shortest_ms
         self._grows = queued_ms <= _SHORT_MS
         if self._grows and 2 * load >= self.limit:
-            in_time = in_flight * _SHORT_MS // max(1, delay_ms)  # answered so fast, without a queue
+            in_time = min(in_flight * _SHORT_MS // max(1, delay_ms), _STEP * self.limit)
             self.limit = min(self._most, max(self.limit + in_flight, in_time))
         elif queued_ms > _LONG_MS:
             target_ms = self._shortest_ms + _TARGET_MS
