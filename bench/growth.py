@@ -29,8 +29,7 @@ from msgspec.structs import replace
 
 from bench.beside import Beside, Command, commands_of
 from bench.lateness import AHEAD_S, SPARE_S, Lateness, RabbitMQ, receiving
-from bench.life import redis_cpu_s
-from bench.rig import BODY, Bench, Table, open_rabbitmq, open_redis, quorum_queue
+from bench.rig import BODY, Bench, Table, open_rabbitmq, open_redis, quorum_queue, redis_cpu_s
 from delaybridge import Message, Receipt
 from delaybridge.message import new_id
 from delaybridge.store.protocol.verbs import new_stamp

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from bench.life import redis_cpu_s
-from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis
+from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis, redis_cpu_s
 from delaybridge import Message
 from delaybridge.operate.top.picture import Picture, read_picture
 

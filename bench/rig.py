@@ -235,6 +235,12 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def redis_cpu_s(bench: Bench) -> float:
+    """Seconds of user and system time that Redis has used, all its threads."""
+    used = bench.redis.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
 def resident_bytes(pid: int) -> int:
     """Bytes of memory that a process has resident."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

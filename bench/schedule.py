@@ -3,7 +3,10 @@
     python -m bench.schedule [MESSAGES] [RUNS]
 
 `raw` packs the same calls before the clock starts and sends them pipelined on one connection. `SET`
-is a plain SET of 200 bytes, one round trip after the other. CPU is this process', per message.
+is a plain SET of 200 bytes, one round trip after the other. CPU is this process', per message. The
+least script does HSETNX and ZADD of the same record, one EVALSHA after the other; what Redis spends
+on it and on `Client.schedule` is its own time of the script calls (`commandstats`) and its CPU, all
+threads (`INFO cpu`), if nothing else calls it.
 """
 
 from __future__ import annotations
@@ -14,18 +17,20 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from operator import sub
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.rig import BODY, Bench, Table, open_bench, open_redis
+from bench.rig import BODY, Bench, Table, open_bench, open_redis, redis_cpu_s
 from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import OnConflict
+from delaybridge.message import OnConflict, Record, encode_record, new_id
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import verbs
+from delaybridge.store.protocol.record import HEAD_SIZE
 from delaybridge.store.protocol.scripts import scripts
 from delaybridge.store.protocol.verbs import new_stamp
 
@@ -33,6 +38,9 @@ CALL = 1000
 CALLERS = 100
 DESTINATION = "kafka:orders"
 BROKERS = {"kafka": "kafka://127.0.0.1:1"}  # never connected
+LEAST = """redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
+return redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])"""
+BUCKETS = 16
 
 
 def messages(count: int) -> list[Message]:
@@ -143,6 +151,33 @@ def set_rate(bench: Bench, count: int) -> float:
     return count / (time.monotonic() - began_s)
 
 
+def least_script_rate(bench: Bench, count: int) -> float:
+    """Calls per second of a script that only stores a record and its due time, one by one."""
+    sha, record = bench.redis.script_load(LEAST), encode_record(Record(DESTINATION, BODY))
+    record, due = b"." * HEAD_SIZE + record, time.time_ns() // 1_000_000 + 86_400_000 + 255 / 256
+    url, packed = urlsplit(bench.redis_url), []
+    for number in range(count):
+        bucket = f"{{{bench.namespace}:{number % BUCKETS}}}:least-"
+        words: Any = ("EVALSHA", sha, 2, f"{bucket}messages", f"{bucket}due", new_id(), record, due)
+        packed.append(hiredis.pack_command(words))
+    with socket.create_connection((url.hostname or "", url.port or 6379)) as connection:
+        reader = hiredis.Reader()
+        began_s = time.monotonic()
+        for call in packed:
+            connection.sendall(call)
+            while (reply := reader.gets()) is False:
+                reader.feed(connection.recv(65536))
+            if reply != 1:
+                raise RuntimeError(reply)
+        return count / (time.monotonic() - began_s)
+
+
+def redis_costs(bench: Bench) -> tuple[float, float]:
+    """Seconds of script calls, and of CPU, that Redis has spent so far."""
+    calls = bench.redis.info("commandstats").get("cmdstat_evalsha", {"usec": 0})
+    return calls["usec"] / 1e6, redis_cpu_s(bench)
+
+
 Ways = tuple[tuple[str, Callable[[Bench, int], float], str], ...]
 BATCHED: Ways = (
     ("raw pipelined script calls", raw_rate, ""),
@@ -152,7 +187,11 @@ BATCHED: Ways = (
 )
 SINGLE: Ways = (
     ("plain SET round trips", set_rate, ""),
-    ("Client.schedule, one by one", schedule_rate, "target 0.7"),
+    ("Client.schedule, one by one", schedule_rate, "target 0.8"),
+)
+SCRIPTS: Ways = (
+    ("least script, one by one", least_script_rate, ""),
+    ("script of Client.schedule", schedule_rate, "targets 1.5, 1.3"),
 )
 
 
@@ -176,6 +215,30 @@ def main(count: int = 40_000, runs: int = 3) -> None:
                     cpu_us = median([run[i][1] for run in rates])
                     figures += [f"{median(shares):.2f} of {limit}", f"{cpu_us:.1f} us CPU", target]
                 out.line(name, *figures)
+        compare_scripts(out, redis.url, count // 10, runs)
+
+
+def compare_scripts(out: Table, redis_url: str, count: int, runs: int) -> None:
+    """Print what Redis spends on a single `schedule`, and on the least script for its writes."""
+    found: list[list[tuple[float, float]]] = []
+    for _ in range(runs):
+        found.append([])
+        for _, measure, _ in SCRIPTS:
+            with open_bench(redis_url, **BROKERS) as bench:
+                measure(bench, max(1, count // 100))  # connected, scripts loaded
+                before = redis_costs(bench)
+                measure(bench, count)
+                call_s, cpu_s = map(sub, redis_costs(bench), before)
+                found[-1].append((call_s / count * 1e6, cpu_s / count * 1e6))
+    for i, (name, _, target) in enumerate(SCRIPTS):
+        call_us, cpu_us = (median([run[i][j] for run in found]) for j in (0, 1))
+        shares = [
+            median([run[i][j] / run[0][j] if run[0][j] else 0.0 for run in found]) for j in (0, 1)
+        ]
+        figures = [f"{call_us:.1f} us a call", f"{cpu_us:.1f} us of Redis' CPU"]
+        if i:
+            figures += [f"{shares[0]:.2f}, {shares[1]:.2f} of the least", target]
+        out.line(name, *figures)
 
 
 if __name__ == "__main__":

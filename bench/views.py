@@ -16,8 +16,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from bench.life import redis_cpu_s
-from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis
+from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis, redis_cpu_s
 from delaybridge import Client, Message, State
 from delaybridge.operate.cli.messages.stored import page_of
 from delaybridge.operate.views.facts import fullest
