@@ -1,10 +1,11 @@
-"""B11: how many POSTs the HTTP API answers, against empty ones; and what an idle client costs.
+"""B11: what POSTs, batches and streams of lines cost the HTTP API, and an idle client.
 
     python -m bench.http [SECONDS] [RUNS] [IDLE]
 
-`empty` is an endpoint of the same Starlette and uvicorn that reads the request and answers nothing.
-Each is asked by 50 connections of another process, in turn. CPU is the server's, per request. IDLE
-clients then follow /v1/events; the memory is that of the server, for each of them.
+`empty` is an endpoint of the same Starlette and uvicorn that reads the same body and answers with
+empty JSON. Each is asked by 50 connections of another process, in turn; the ratio of CPU is empty's
+by POST's. CPU is the server's: per request, per message of a batch of 100, per line of one stream.
+IDLE clients then follow /v1/events; the memory is that of the server, for each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import psutil
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from bench.rig import Table, open_redis
@@ -35,8 +36,21 @@ from delaybridge.worker.service import loop_factory
 
 CONNECTIONS = 50
 BODY = b'{"destination": "kafka:orders", "body": "%s", "delay": "1d"}' % (b"x" * 100)
+_MANY = 100  # messages of a batch
+BATCH = b'{"messages": [%b]}' % b",".join([BODY] * _MANY)
+LINES = b"\n".join([BODY] * _MANY) + b"\n"
+_A_LINE = b'"line":'  # in each answer of a stream
 _PIPELINED = 500  # connects at a time
 _MEMORY_S = 3.0  # until the idle clients count
+
+
+_ASKED = (
+    ("empty", b"/empty", BODY),
+    ("POST", b"/v1/messages", BODY),
+    ("a message of a batch of 100", b"/v1/messages:batch", BATCH),
+    ("a line of a stream", b"/v1/messages:stream", b""),
+)
+_TARGETS = {"POST": ">= 0.75", **{name: "<= 8 us" for name, *_ in _ASKED[2:]}}
 
 
 class Rate(NamedTuple):
@@ -48,7 +62,7 @@ class Rate(NamedTuple):
 
 async def _empty(request: Request) -> Response:
     await request.body()
-    return Response()
+    return JSONResponse({})
 
 
 def _serve_empty(sock: socket.socket) -> None:
@@ -84,7 +98,7 @@ async def _ask(port: int, request: bytes, stop_s: float) -> int:
     while time.monotonic() < stop_s:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        if not head.startswith((b"http/1.1 200", b"http/1.1 201")):
+        if not head.startswith((b"http/1.1 200", b"http/1.1 201", b"http/1.1 207")):
             raise RuntimeError(head)
         length = int(head.partition(b"content-length:")[2].partition(b"\r")[0])
         await reader.readexactly(length)
@@ -104,15 +118,42 @@ def _load(port: int, request: bytes, seconds: float) -> int:
         return runner.run(run())
 
 
+async def _send_lines(port: int, stop_s: float) -> int:
+    """One stream of lines. How many were answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    writer.write(b"POST /v1/messages:stream HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    writer.write(b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    async def send() -> None:
+        while time.monotonic() < stop_s:
+            writer.write(b"%x\r\n%b\r\n" % (len(LINES), LINES))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    sending, count, last = asyncio.create_task(send()), 0, b""
+    while not last.endswith(b"0\r\n\r\n"):
+        last = last[1 - len(_A_LINE) :] + await reader.read(2**18)
+        count += last.count(_A_LINE)
+    await sending
+    writer.close()
+    return count
+
+
+def _load_lines(port: int, seconds: float) -> int:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_send_lines(port, time.monotonic() + seconds))
+
+
 def measure(process: BaseProcess, port: int, path: bytes, body: bytes, seconds: float) -> Rate:
-    """What a server does under load."""
+    """What a server does under load. Without a body: of a stream of lines, per line."""
     head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" % path
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     context = multiprocessing.get_context("spawn")
     server = psutil.Process(process.pid)
     before = server.cpu_times()
     with ProcessPoolExecutor(1, mp_context=context) as load:
-        count = load.submit(_load, port, request, seconds).result()
+        asked = (_load, port, request, seconds) if body else (_load_lines, port, seconds)
+        count = load.submit(*asked).result()
     after = server.cpu_times()
     cpu_s = after.user + after.system - before.user - before.system
     return Rate(count / seconds, cpu_s / count * 1e6)
@@ -151,17 +192,20 @@ def main(seconds: int = 3, runs: int = 3, idle: int = 5000) -> None:
             serving(_serve_empty) as (empty, empty_port),
             serving(serve_api, settings) as (api, api_port),
         ):
-            empties, posts = [], []
+            found: dict[str, list[Rate]] = {name: [] for name, *_ in _ASKED}
             for _ in range(runs):
-                empties.append(measure(empty, empty_port, b"/empty", b"", seconds))
-                posts.append(measure(api, api_port, b"/v1/messages", BODY, seconds))
-            ratio = median(p.per_s / e.per_s for p, e in zip(posts, empties, strict=True))
-            cpu = median(e.cpu_us / p.cpu_us for p, e in zip(posts, empties, strict=True))
-            for name, rates, shown in (("empty", empties, ""), ("POST", posts, f"{ratio:.2f}")):
-                per_s = median(rate.per_s for rate in rates)
-                us = median(rate.cpu_us for rate in rates)
-                figures = [shown, f"{cpu:.2f}"] if shown else []
-                table.line(name, f"{per_s:,.0f}/s", f"{us:.1f} us", *figures)
+                for name, path, body in _ASKED:
+                    which = (empty, empty_port) if name == "empty" else (api, api_port)
+                    found[name].append(measure(*which, path, body, seconds))
+            for name, rates in found.items():
+                each = _MANY if "batch" in name else 1
+                us = median(rate.cpu_us for rate in rates) / each
+                figures = [f"{median(rate.per_s for rate in rates) * each:,.0f}/s", f"{us:.1f} us"]
+                if name == "POST":
+                    pairs = [*zip(rates, found["empty"], strict=True)]
+                    figures.append(f"{median(p.per_s / e.per_s for p, e in pairs):.2f}")
+                    figures.append(f"{median(e.cpu_us / p.cpu_us for p, e in pairs):.2f}")
+                table.line(name, *figures, _TARGETS.get(name, ""))
             kb = asyncio.run(hold(api_port, idle, api, b"/v1/events"))
             table.line(f"{idle:,} idle clients of /v1/events", f"{kb:.1f} kB each")
 

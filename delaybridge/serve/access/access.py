@@ -25,7 +25,8 @@ _IN_QUERY = re.compile(
 _LOGINS = 5.0  # a second of one token: the end of each session is kept for half a day
 _log = logging.getLogger("delaybridge")
 _ANYONE = Token(b"", Scope.ADMIN, "anyone")
-_NOBODY = Token(b"", Scope.OPEN, "")
+NOBODY = Token(b"", Scope.OPEN, "")
+"""Who was not let in, or needs no token."""
 
 
 class Access:
@@ -50,7 +51,7 @@ class Access:
             raise Problem(400, "token_in_query", what)
         needed = endpoint.scope
         if needed is Scope.OPEN and "authorization" not in headers:
-            return _ANYONE if self._file is None else _NOBODY
+            return _ANYONE if self._file is None else NOBODY
         who = self._who(endpoint.method, headers, address)
         if _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"

@@ -13,7 +13,11 @@ from typing import Any, ClassVar
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from delaybridge.serve.http.disconnect import Ending
 from delaybridge.serve.http.problems import MEDIA, Problem
@@ -27,6 +31,27 @@ _SWEEP_S = 0.5
 _OF_UPGRADE = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
 _WAITING = 250  # requests of one connection, behind the one that is being answered
+
+
+class Cycle(RequestResponseCycle):
+    """A request that can be answered by one write."""
+
+    async def answer(self, status: int, headers: bytes, content: bytes) -> None:
+        """Send a whole answer. headers: lines without what could end one, each with its end."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        self.waiting_for_100_continue = False
+        self.response_started = self.response_complete = True
+        own = [b"%b: %b\r\n" % pair for pair in self.default_headers]
+        if not self.keep_alive:
+            own.append(b"connection: close\r\n")
+        self.transport.write(b"".join([STATUS_LINE[status], *own, headers, b"\r\n", content]))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -50,6 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._extensions = {"connection": {"ending": self._ending}}
         self._began_s: float | None = None  # the request that is not complete; None: there is none
         self._unread, self._unread_s = 0, 0.0  # bytes of answers, and since when as many
+        self._waits_since_s: float | None = None  # for another request
         self._head_bytes = 0  # of a head or a trailer, or between two pieces of a body
         self._is_in_head = True
         self._is_over = False
@@ -74,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_over or self.parser is None or self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
+        self._waits_since_s = None
         self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -128,6 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_upgrade = self.parser.should_upgrade()
         if not self._is_upgrade:
             super().on_headers_complete()
+            self.cycle.__class__ = Cycle
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
@@ -143,7 +170,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._see_who_waits()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:
+                self._waits_since_s = self.loop.time()  # a timer for each would take longer
         if self.cycle.response_complete:  # the last one that was sent
             self._idle.pop(self, None)
         self._see_who_waits()
@@ -177,6 +210,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._began_s is not None and now_s - self._began_s > self.request_s:
             what = f"the request did not arrive within {self.request_s:g} s"
             self._refuse(Problem(408, "request_timeout", what))
+        elif self._waits_since_s is not None and not unread:
+            if now_s - self._waits_since_s > self.timeout_keep_alive:
+                self.transport.close()
         elif unread and now_s - self._unread_s > self.write_s:  # to close it would wait for them
             self.transport.abort()
 

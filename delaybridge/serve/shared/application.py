@@ -14,7 +14,9 @@ from starlette.types import Scope as Connection
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import nearest
+from delaybridge.serve.access.access import NOBODY
 from delaybridge.serve.access.sessions import GUARD
+from delaybridge.serve.access.tokens import Token
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import MEDIA, Problem, problem_of
@@ -26,11 +28,13 @@ from delaybridge.serve.http.reading import (
     refuse_repeated,
     segment,
 )
+from delaybridge.serve.http.transport import Cycle
 from delaybridge.serve.shared.audit import audited
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site
 
 _JSON = b"application/json"
+_OF_JSON = b"content-type: application/json\r\n"
 _WHO = "delaybridge.who"  # in the scope of a request: whom the access check has let in
 _encode = msgspec.json.Encoder().encode
 _REMEDY = "send less at once, or raise limits.body_bytes"
@@ -152,9 +156,8 @@ class Resource:
         endpoint = self._methods.get(scope["method"])
         if endpoint is None or endpoint.refusal is None:
             return _refusal(problem)
-        call, who = self._call(scope, _headers(scope)), scope.get(_WHO)
-        if who is not None:  # a user who was let in keeps the navigation
-            call = call._replace(who=who.name, may=who.scope, tenant=who.tenant)
+        # A user who was let in keeps the navigation.
+        call = self._call(scope, _headers(scope), scope.get("path_params", {}), None, None)
         return endpoint.refusal(call, problem)
 
     async def _answer(self, scope: Connection, receive: Receive) -> Any:
@@ -167,20 +170,17 @@ class Resource:
         if site.is_draining and endpoint.scope is not Scope.OPEN:
             what = "this server is told to stop; send it again"
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
-        call = self._call(scope, headers)
+        address = scope["client"][0] if scope.get("client") else ""
         if endpoint.scope is not Scope.OPEN:
             await self._access.read_session(site.client, headers)
-        who = self._access.check(endpoint, headers, scope["query_string"], call.address)
+        who = self._access.check(endpoint, headers, scope["query_string"], address)
         scope[_WHO] = who
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         is_read = endpoint.body is not None and not endpoint.is_streamed
         body = await self._body(endpoint, headers, receive) if is_read else None
-        call = call._replace(
-            path=path, query=query, body=body,
-            who=who.name, may=who.scope, tenant=who.tenant, digest=who.digest,
-        )  # fmt: skip
+        call = self._call(scope, headers, path, query, body)
         try:
             if endpoint.is_audited:
                 return await audited(call, endpoint.handler, f"{scope['method']} {call.asked}")
@@ -189,15 +189,20 @@ class Resource:
             if GUARD in headers and scope["method"] != "GET":
                 site.snapshots.renew()  # the page is about to show what that changed
 
-    def _call(self, scope: Connection, headers: Mapping[str, str]) -> Call:
-        """The request as far as it is known before it is checked; its path is not decoded."""
+    def _call(
+        self, scope: Connection, headers: Mapping[str, str], path: Any, query: Any, body: Any
+    ) -> Call:
+        """The request; of one that was not let in, nobody's."""
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
-        query = scope["query_string"]
-        asked = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
+        after = scope["query_string"]
+        asked = scope["raw_path"].partition(b"?")[0] + (b"?" + after if after else b"")
         base, address = self._site.base(scope), scope["client"][0] if scope.get("client") else ""
         shown = scope.get("root_path", "") + asked.decode("ascii", "replace")
-        path, nobody = scope.get("path_params", {}), ("", Scope.OPEN)
-        return Call(self._site, path, None, None, headers, *nobody, media, base, shown, address)
+        who: Token = scope.get(_WHO) or NOBODY
+        return Call(
+            self._site, path, query, body, headers, who.name, who.scope, media, base, shown,
+            address, who.tenant, who.digest,
+        )  # fmt: skip
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
         size = endpoint.size
@@ -218,6 +223,14 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
     content = reply.content
     if not isinstance(content, bytes):
         content = b"" if content is None else _encode(content)
+        if (
+            method == "POST"
+            and not reply.headers
+            and isinstance(cycle := getattr(send, "__self__", None), Cycle)
+        ):
+            length = b"content-length: %d\r\n" % len(content)
+            await cycle.answer(reply.status, length + _OF_JSON if content else length, content)
+            return
     headers: list[tuple[bytes, bytes]] = []
     if reply.status != HTTPStatus.NOT_MODIFIED:
         headers.append((b"content-length", b"%d" % len(content)))
