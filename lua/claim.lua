@@ -22,6 +22,8 @@
 --          none}, score of the next due message or empty, 1 if more was due than was taken, now (us)}
 -- cost     O(log n) per message, and their size
 local KEEP_CALLS_MS = 600000
+local SHORT = 16 -- as `schedule` has them
+local LONG_ID = string.rep('\0', 65)
 local GATED_MS = 20 -- until a closed gate is looked at again
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -67,22 +69,32 @@ else
 end
 
 -- Read as many records at a time as probably fit, judged by the size of those before.
-local ids, records, size, lost = {}, {}, 0, {}
+local records, taken, size, lost = {}, 0, 0, {}
 local at, some = 1, 1
 while at <= #found and size < bytes do
   local last = math.min(at + some - 1, #found)
-  local got = redis.call('HMGET', KEYS[4], unpack(found, at, last))
-  for j, record in ipairs(got) do
+  for j, record in ipairs(redis.call('HMGET', KEYS[4], unpack(found, at, last))) do
     if not record then
       lost[#lost + 1] = found[at + j - 1]
+      found[at + j - 1] = false
     elseif size < bytes then
-      ids[#ids + 1] = found[at + j - 1]
-      records[#records + 1] = record
+      taken = taken + 1
+      records[taken] = record
       size = size + #record
     end
   end
   at = last + 1
-  some = math.max(1, math.min(100, math.floor((bytes - size) / (size + 1) * #ids)))
+  some = math.max(1, math.min(100, math.floor((bytes - size) / (size + 1) * taken)))
+end
+local ids = found -- those whose records were taken
+if #lost > 0 then
+  ids = {}
+  for _, id in ipairs(found) do
+    ids[#ids + 1] = id or nil
+  end
+end
+for i = #ids, taken + 1, -1 do
+  ids[i] = nil
 end
 
 -- A record without payload does not stop the claim: it is buried, and the others go on.
@@ -105,6 +117,10 @@ local number = claimed
 if #ids > 0 and not again then
   number = redis.call('HINCRBY', KEYS[8], 'turn', 1)
   local score = string.format('%.0f', number)
+  local grows = #ids >= SHORT and redis.call('ZCARD', KEYS[3]) < SHORT
+  if grows then
+    redis.call('ZADD', KEYS[3], score, LONG_ID)
+  end
   for i = 1, #ids, 500 do
     local last = math.min(i + 499, #ids)
     local pairs_, n = {}, 0
@@ -114,6 +130,9 @@ if #ids > 0 and not again then
     end
     redis.call('ZADD', KEYS[3], unpack(pairs_))
     redis.call('ZREM', KEYS[2], unpack(ids, i, last))
+  end
+  if grows then
+    redis.call('ZREM', KEYS[3], LONG_ID)
   end
 end
 

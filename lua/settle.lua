@@ -82,6 +82,31 @@ local function note_delivered(ids)
   redis.call('ZADD', KEYS[8], 'GT', unpack(entries)) -- an owner with a longer window may have noted it
 end
 
+-- Whether these ids are all that the mirror has under a claim: a score as text costs more than that.
+local function are_whole(claim, first, last)
+  local some = last - first + 1
+  if some < 4 or redis.call('ZCOUNT', KEYS[2], claim, claim) ~= some then
+    return false
+  end
+  local held = redis.call('ZRANGEBYSCORE', KEYS[2], claim, claim)
+  local at = 1
+  while at <= some and held[at] == ARGV[first + at - 1] do -- in the same order, as a rule
+    at = at + 1
+  end
+  local others = {}
+  for i = at, some do
+    others[held[i]] = true
+  end
+  for i = at, some do
+    local id = ARGV[first + i - 1]
+    if not others[id] then
+      return false
+    end
+    others[id] = nil
+  end
+  return true
+end
+
 local function errors_of(ids)
   local fields = {}
   for i, id in ipairs(ids) do
@@ -95,13 +120,17 @@ while at < #ARGV do
   local claim, size = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + size, 500 do
     local last = math.min(i + 499, at + 1 + size)
-    local ids = {}
-    for j, of in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, last))) do
-      local id = ARGV[i + j - 1]
-      if of == ARGV[at] or tonumber(of or '') == claim then -- as text it is compared at once
-        ids[#ids + 1] = id
-      elseif once and redis.call('ZSCORE', KEYS[5], note(claim, id)) then
-        settled[#settled + 1] = id
+    local ids, is_whole = {}, are_whole(ARGV[at], i, last)
+    if is_whole then
+      ids = {unpack(ARGV, i, last)}
+    else
+      for j, of in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, last))) do
+        local id = ARGV[i + j - 1]
+        if of == ARGV[at] or tonumber(of or '') == claim then -- as text it is compared at once
+          ids[#ids + 1] = id
+        elseif once and redis.call('ZSCORE', KEYS[5], note(claim, id)) then
+          settled[#settled + 1] = id
+        end
       end
     end
     if #ids > 0 then
@@ -115,7 +144,11 @@ while at < #ARGV do
         note_delivered(ids)
       end
       redis.call('HDEL', KEYS[3], unpack(ids))
-      redis.call('ZREM', KEYS[2], unpack(ids))
+      if is_whole then
+        redis.call('ZREMRANGEBYSCORE', KEYS[2], ARGV[at], ARGV[at])
+      else
+        redis.call('ZREM', KEYS[2], unpack(ids))
+      end
       if tried then
         redis.call('HDEL', KEYS[4], unpack(ids))
         redis.call('HDEL', KEYS[4], unpack(errors_of(ids)))

@@ -124,6 +124,57 @@ def test_every_verb_takes_many_messages_in_one_call(world: World, now: int) -> N
     assert world.state().keys() == {"lease", "marks"}
 
 
+# settle: a claim as a whole, and in parts
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 1, 4, 0, 2]])
+def test_a_claim_that_is_settled_as_a_whole_leaves_nothing(world: World, order: list[int]) -> None:
+    owner, copies = world.claimed("a", "b", "c", "d", "e")
+    owner.settle(*(copies[i] for i in order))
+    assert [world.place(copy.id) for copy in copies] == [None] * 5
+
+
+@pytest.mark.parametrize("named", ["abcdx", "badcb"])
+def test_as_many_ids_as_a_claim_has_left_do_not_settle_one_that_is_not_named(
+    world: World, now: int, named: str
+) -> None:
+    owner, copies = world.claimed(*"abcdex")
+    world.cancel("x")
+    world.schedule("x", now + 60_000)
+    by_id = {copy.id: copy for copy in copies}
+    owner.settle(*(by_id[id] for id in named))
+    places = [world.place(id) for id in "abcdex"]
+    assert places == [None, None, None, None, "mirror", "due"]
+    owner.settle(by_id["e"])
+    assert world.place("e") is None
+
+
+def test_an_id_of_a_later_claim_is_not_settled_with_all_of_an_earlier_one(
+    world: World, now: int
+) -> None:
+    owner, copies = world.claimed(*"abcde")
+    world.replace("e", now)
+    later = owner.claim()
+    assert [copy.id for copy in later] == ["e"]
+    owner.settle(*copies)
+    assert [world.place(id) for id in "abcde"] == [None, None, None, None, "mirror"]
+
+
+def test_sixteen_messages_make_a_tree_of_due_and_mirror_and_leave_nothing_else(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    for first in range(0, 18, 6):
+        some = [Accepted(f"x{n}", b"", str(now), 0, b"payload") for n in range(first, first + 6)]
+        world.run(world.scheduling_all(some))
+    encodings = [world.redis.object("encoding", world.key("due"))]
+    copies = owner.claim()
+    encodings.append(world.redis.object("encoding", world.key("mirror")))
+    assert encodings == [b"skiplist"] * 2 and len(copies) == 18
+    owner.settle(*copies)
+    assert not world.redis.exists(world.key("mirror"), world.key("messages"))
+
+
 # parked
 
 

@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "settle: the second 500", "lua/settle.lua",
-        "local id = ARGV[i + j - 1]", "local id = ARGV[at + 1 + j]",
+        "unpack(ARGV, i, last)}", "unpack(ARGV, at + 2, at + 2 + last - i)}",
         "of more than 500 messages some stay in flight for good", f"{_ONE_BUCKET} -k five_hundred",
     ),
     Mutant(
