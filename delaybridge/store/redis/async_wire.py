@@ -86,7 +86,7 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         """Read the replies in it; the last one ends the call."""
         replies, waiter, parser = self._replies, self._waiter, self._reply_parser
         if replies is None:
-            self._end(None)
+            self._end(_closed())
             return
         try:
             parser.feed(data)
@@ -108,14 +108,10 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _end(self, error: Exception | None) -> None:
+    def _end(self, error: Exception) -> None:
         self._is_over = True
-        if (waiter := self._waiter) is None or waiter.done():
-            return
-        if error is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(error)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
 
     def _expect_by(self, until_s: float) -> None:
         """A call that still waits then has failed, unless bytes come meanwhile."""
@@ -158,7 +154,7 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         except TimeoutError:
             return False
         except redis.ConnectionError:
-            return True
+            pass
         return True
 
     def close(self) -> None:
