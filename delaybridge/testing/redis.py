@@ -126,6 +126,8 @@ class _Connection(FakeSocket, asyncio.Protocol):
     def evalsha(self, sha1: bytes, numkeys: int, *words: bytes) -> Any:
         """Run a script. Each call that schedules has a millisecond of its own."""
         reply = super().evalsha(sha1, numkeys, *words)
+        if sha1.decode() == scripts()["schedule_one"][1] and reply:
+            self._redis.now_ms += 1
         if sha1.decode() == scripts()["schedule"][1] and reply != _STRANGER:
             self._redis.now_ms += 1
             if _IN_FLIGHT in reply[::3]:

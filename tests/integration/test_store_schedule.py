@@ -1,7 +1,8 @@
 """The script `schedule` stores new messages in a few calls, and odd ones one by one.
 
-Both ways are compared: the same calls in the same bucket give the same answers, contents and
-wake-ups, whatever is in the bucket already.
+A single one is first tried by `schedule_one`, as clients do. Both ways are compared:
+the same calls in the same bucket give the same answers, contents and wake-ups, whatever is in the
+bucket already.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import OnConflict, Record, encode_record
+from delaybridge.message import Answer, OnConflict, Record, encode_record
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.scripts import scripts
 from delaybridge.store.protocol.verbs import NO_SOURCE, RedisCommand, SourceOffsets
@@ -78,9 +79,9 @@ STEPS = st.one_of(
 class Side:
     """A bucket on which one of the two scripts runs."""
 
-    def __init__(self, url: str, namespace: str, source: str) -> None:
+    def __init__(self, url: str, namespace: str, source: str, *, tries_one: bool = False) -> None:
         self.world = World(url, namespace, NOW_MS)
-        self._script = source
+        self._script, self._tries_one = source, tries_one
         self._calls = self.world.redis.pubsub(ignore_subscribe_messages=True)
         self._channel = keys.wake(namespace)
         self._calls.subscribe(self._channel)
@@ -100,12 +101,27 @@ class Side:
         """The answers, or the error."""
         command = command_of(self.world, call)
         try:
+            if self._tries_one and (due_ms := self._schedule_one(call)):
+                return [(Answer.CREATED, due_ms)]
             reply = self.world.redis.eval(
                 self._script, len(command.keys), *command.keys, *command.args
             )
         except redis.ResponseError as exc:
             return str(exc).partition(" ")[0]
         return command.parse(reply)
+
+    def _schedule_one(self, call: Call) -> int:
+        """The answer of the script for one message; 0 if a client would not ask it."""
+        is_plain = call.offset is None and not call.reach and not call.maybe
+        if len(call.messages) > 1 or call.policy is OnConflict.REPLACE or not is_plain:
+            return 0
+        stamped = stamped_of(call)[0]
+        command = self.world.bucket.schedule_one(stamped, is_drawn=False, now_ms=self.world.now_ms)
+        text = scripts()["schedule_one"][0]
+        try:
+            return self.world.redis.eval(text, len(command.keys), *command.keys, *command.args)
+        except redis.ResponseError:
+            return 0  # then `schedule` is asked
 
     def do(self, step: Any) -> Any:
         if isinstance(step, Call):
@@ -126,7 +142,7 @@ class Side:
         return heard
 
     def content(self) -> dict[str, tuple[str, Any]]:
-        """Everything in the bucket, whatever its type."""
+        """Everything in the bucket, whatever its type; without old `calls`, which may go."""
         found = {}
         for name in keys.BUCKET_KEYS:
             key = self.world.key(name)
@@ -134,7 +150,10 @@ class Side:
             if kind == "hash":
                 found[name] = kind, self.world.redis.hgetall(key)
             elif kind == "zset":
-                found[name] = kind, self.world.redis.zrange(key, 0, -1, withscores=True)
+                kept_ms = self.world.now_ms - 600_000 if name == "calls" else 0
+                entries = self.world.redis.zrange(key, 0, -1, withscores=True)
+                kept = [one for one in entries if one[1] >= kept_ms]
+                found[name] = (kind, kept) if kept else ("none", None)
             else:
                 found[name] = kind, self.world.redis.get(key)
         return found
@@ -182,11 +201,15 @@ class Side:
             self.world.redis.delete(self.world.key("marks"))
 
 
-def command_of(world: World, call: Call) -> RedisCommand[Any]:
-    stamped = [
+def stamped_of(call: Call) -> list[tuple[bytes, Accepted]]:
+    return [
         (stamp, Accepted(id, b"", when, rank, payload))
         for stamp, id, when, rank, payload in call.messages
     ]
+
+
+def command_of(world: World, call: Call) -> RedisCommand[Any]:
+    stamped = stamped_of(call)
     source = NO_SOURCE
     if call.offset is not None:
         source = SourceOffsets("t:0", range(call.offset, call.offset + len(stamped)))
@@ -208,7 +231,7 @@ def sides(any_redis_url: str, namespace: str) -> Iterator[tuple[Side, Side]]:
     assert source.count(IN_A_FEW_CALLS) == 1
     slow = source.replace(IN_A_FEW_CALLS, ONE_BY_ONE)
     both = (
-        Side(any_redis_url, f"{namespace}-a", source),
+        Side(any_redis_url, f"{namespace}-a", source, tries_one=True),
         Side(any_redis_url, f"{namespace}-b", slow),
     )
     try:

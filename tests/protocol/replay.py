@@ -2,6 +2,9 @@
 
 Each trace has a bucket of its own. All that a trace does goes in one pipeline, since the model
 already knows every token and claim number.
+
+A message that a client may schedule by `schedule_one` is scheduled by that first, and then by
+`schedule` with the same stamp: the answers and the bucket are to be those of `schedule` alone.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from delaybridge.store.protocol.scripts import packed, scripts
 from tests.protocol.bucket import Content
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.readings import READ, answer_of, content_of
-from tests.protocol.requests import command_of
+from tests.protocol.requests import command_of, short_of
 from tests.protocol.units import NAMES, ms_of
 from tests.protocol.world import Event
 
@@ -108,22 +111,29 @@ class Replay:
         read = self._script("read", own)
         requests = []
         for event in trace:
-            requests += [self._request(bucket, event, reach), read]
+            requests += [self._first(bucket, event), self._request(bucket, event, reach), read]
         *replies, _, _ = self._redis.ask(
             [*requests, packed("UNLINK", *own, *replica), packed("PUBLISH", self._wake, "end")]
         )
         for at, event in enumerate(trace):
-            answer, content = event.answer, content_of(replies[2 * at + 1], event.content)
-            if isinstance(replies[2 * at], Exception):
-                answer = replies[2 * at]
+            answer, content = event.answer, content_of(replies[3 * at + 2], event.content)
+            if isinstance(replies[3 * at + 1], Exception):
+                answer = replies[3 * at + 1]
             elif event.call is not None:
-                answer = answer_of(event.call, replies[2 * at], event.answer)
+                answer = answer_of(event.call, replies[3 * at + 1], event.answer)
             if (answer, content) != (event.answer, event.content):
                 self._woken()
                 return Difference(at, event, answer, content)
         said = [ms_of(event.woken) for event in trace if event.woken is not None]
         found = self._woken()
         return None if found == said else f"woken for {found}; model: {said}"
+
+    def _first(self, bucket: Bucket, event: Event) -> bytes:
+        """What a client sends before a call: `schedule_one`, if it may; else nothing."""
+        command = event.call and short_of(bucket, event.call, event.clock)
+        if not command:
+            return packed("PING")
+        return self._script(command.name, command.keys, command.args)
 
     def _request(self, bucket: Bucket, event: Event, reach: Reach) -> bytes:
         own = [bucket.key(name) for name in keys.BUCKET_KEYS]

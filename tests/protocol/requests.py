@@ -85,6 +85,17 @@ def _schedule(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any
     return msgspec.structs.replace(command, args=args)
 
 
+def short_of(bucket: Bucket, call: Call, clock: int) -> RedisCommand[Any] | None:
+    """The short form of a call, if a client may make it."""
+    if not isinstance(call, ClientCall) or call.verb != "schedule" or len(call.targets) > 1:
+        return None
+    if call.only is not None or call.has_row or call.policy in (*GATHERS, OnConflict.REPLACE):
+        return None
+    (target,) = call.targets
+    message = redis_stamp(target.stamp), _accepted(target, call.policy)
+    return bucket.schedule_one(message, is_drawn=False, now_ms=START_MS + clock * TICK_MS)
+
+
 def _restore(bucket: Bucket, reading: Reading, now_ms: int) -> RedisCommand[Any]:
     as_of = healing.Standing(str(reading.generation or ""), redis_healed(reading.healed))
     rows = [

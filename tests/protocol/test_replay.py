@@ -117,4 +117,5 @@ def test_a_script_without_a_rule_differs_from_the_model(
 
 
 def _calls(event: Event, script: str) -> bool:
+    script = script.removesuffix("_one")  # sent before each `schedule` that it may stand for
     return script in event.verb or script == BORROWED.get(event.verb)

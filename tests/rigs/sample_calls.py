@@ -28,6 +28,7 @@ CONTROL = Control(RULE, b"kafka:t", b"{}", 7)
 # How each verb is called, for a number of messages.
 SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "schedule": lambda n: BUCKET.schedule([(b"1234", ACCEPTED)] * n),
+    "schedule_one": lambda n: BUCKET.schedule_one((b"1234", ACCEPTED), is_drawn=False),
     "quarantine": lambda n: BUCKET.quarantine([(b"1234", "id", b"payload", "why")] * n),
     "cancel": lambda n: BUCKET.cancel(b"1234", "id"),
     "reschedule": lambda n: BUCKET.reschedule(b"1234", "id", "+5"),

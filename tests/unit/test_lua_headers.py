@@ -25,8 +25,10 @@ VERBS = sorted(FILES)
 KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()
 
 DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\+?)\]\s+(\w+)\s*(.*)$")
-HARMLESS = re.compile(  # it writes nothing, or only counts what was done
-    r"redis\.pcall\((?:'HDEL', KEYS\[\d\], ''\)|'(?:ZCARD|HLEN)'|'HINCRBY', KEYS\[\d\], '\w+ed', |"
+STORES = "redis.pcall('HSETNX', KEYS[1], id, "
+HARMLESS = re.compile(  # it writes nothing, only counts what was done, or `schedule` says as much
+    re.escape(STORES) + r"|redis\.pcall\((?:'HDEL', KEYS\[\d\], ''\)|'(?:ZCARD|HLEN)'|"
+    r"'HINCRBY', KEYS\[\d\], '\w+ed', |"
     r"'(?:ZADD', KEYS\[1\], 'XX', 0|ZMSCORE', KEYS\[1\]), ARGV\[1\]\))"
 )
 CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
@@ -196,7 +198,7 @@ def test_the_page_of_keys_says_which_scripts_write_each_key() -> None:
 def _written(verb: str) -> set[str]:
     """Keys whose content a script may change; renewing a time to live does not count."""
     names = SCRIPT_KEYS[verb]
-    calls = CALL.findall(code(verb))
+    calls = CALL.findall(code(verb).replace(STORES, STORES.replace("pcall", "call")))
     found = {
         names[number - 1]
         for command, operand in calls

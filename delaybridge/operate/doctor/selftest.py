@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from delaybridge.accept.accept import accept
+from delaybridge.accept.accept import Accepted, accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.ledger.comparing import healing, reinstating
 from delaybridge.message import Limits, Message, State
@@ -119,7 +119,8 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
         raise StoreError("redis: the script settle did not end the claimed message")
     yield bucket.reclaim(token, _TTL_MS)
     yield bucket.renew(token, _TTL_MS)
-    yield _schedule(bucket)
+    if not (yield bucket.schedule_one((verbs.new_stamp(), _accepted()), is_drawn=False)):
+        raise StoreError("redis: the script schedule_one did not store a message")
     yield bucket.cancel(verbs.new_stamp(), _ID)
     yield bucket.quarantine([(verbs.new_stamp(), _ID, b"", "doctor")])
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
@@ -174,9 +175,12 @@ def _under_other_keys(command: RedisCommand[Any]) -> RedisCommand[Any]:
 
 
 def _schedule(bucket: Bucket) -> RedisCommand[Any]:
+    return bucket.schedule([(verbs.new_stamp(), _accepted())], first=True)
+
+
+def _accepted() -> Accepted:
     message = Message("memory:doctor", b"", delay=0, id=_ID)
-    accepted = accept(message, {"memory": "memory"}, Limits())
-    return bucket.schedule([(verbs.new_stamp(), accepted)], first=True)
+    return accept(message, {"memory": "memory"}, Limits())
 
 
 def _fired(bucket: Bucket, token: str, have: int) -> Generator[RedisCommand[Any], Any, Item]:

@@ -26,12 +26,13 @@ _EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied
 
 
 _PRODUCES = (
-    "schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample", "probe", "land",
+    "schedule", "schedule_one", "cancel", "reschedule", "get", "quarantine", "announce", "sample",
+    "probe", "land",
 )  # fmt: skip
 _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
-    "page",
-    "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
+    "page", "schedule", "schedule_one",
+    "bury", "reclaim", "trim", "announce", "allow", "cancel", "define", "recur",
     "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate", "probe",
     "oust", "begin", "lift", "land", "retire", "relayout",
 )  # fmt: skip

@@ -14,8 +14,9 @@ import msgspec
 
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft, encoded
 from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
-from delaybridge.gathering import Gathering
+from delaybridge.gathering import FIRST_CHAR, Gathering
 from delaybridge.message import Answer, ConflictPolicy, Message, OnConflict
+from delaybridge.settings.durability import Keeping
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
@@ -38,6 +39,7 @@ _NEW_MESSAGES = _CALL_BYTES // PLAIN_BYTES
 _FIRST_NEW = 40  # in the first call, for which Redis waits
 _FEW_NEW = 20  # fewer are not worth a bucket of their own
 _NONE_DRAWN: Iterable[str] = ()
+_UNUSUAL = 50  # calls of `schedule`, each after one in vain
 
 
 class ScriptCall(NamedTuple):
@@ -200,6 +202,8 @@ def receipt_unless_conflict(receipt: Receipt, message: Message | None = None) ->
 class Scheduling(Namespace):
     """Calls that store new messages."""
 
+    _unusual = 0  # calls for one message to come that ask `schedule` at once
+
     def schedule(
         self,
         messages: Sequence[Draft | Accepted | Stamped],
@@ -239,6 +243,14 @@ class Scheduling(Namespace):
         sent = stamped(message, self.ids)
         if not self.quota.is_set:
             bucket = self.following.here[bucket_of(sent[1].shard_key, len(self.following.here))]
+            if self._may_be_usual(sent[1], policy):
+                is_drawn = isinstance(message, Draft) and message.id is None
+                (found,) = yield Each([bucket.schedule_one(sent, is_drawn=is_drawn)])
+                if isinstance(found, StoreUnavailable):
+                    raise (yield from self.explained(bucket, found))
+                if found and not isinstance(found, StoreError):
+                    return Receipt(Answer.CREATED, sent[1].id, found, bucket.number)
+                self._unusual = _UNUSUAL
             (reply,) = yield Each([bucket.schedule([sent], policy)])
             if isinstance(reply, StoreError):
                 raise (yield from self.explained(bucket, reply))
@@ -247,6 +259,18 @@ class Scheduling(Namespace):
                 return Receipt(answer, sent[1].id, due_ms, bucket.number)
         (receipt,) = yield from self.schedule([sent], policy)
         return receipt
+
+    def _may_be_usual(self, message: Accepted, policy: OnConflict) -> bool:
+        """Whether the short call may do. What was unusual is taken to be so for some calls."""
+        if self._unusual:
+            self._unusual -= 1
+            return False
+        return (
+            policy is not OnConflict.REPLACE
+            and not self.following.is_resizing
+            and self.durability.mode is not Keeping.LEDGER
+            and message.when < FIRST_CHAR
+        )
 
     def schedule_each(
         self,

@@ -162,6 +162,8 @@ class BucketsFollowed:
         if number is None or not self._known.targets(number):
             (answer,) = yield [command]
             return answer
+        if command.name == "schedule_one":
+            return 0  # `schedule` is asked, which goes on to where the message is to be
         asked = replace(command, parse=as_received)
         steps = self._followed if command.name in _FOLLOWED else self._at
         return command.parse((yield from steps(asked, number)))

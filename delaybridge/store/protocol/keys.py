@@ -51,6 +51,9 @@ _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reaso
 # fmt: off
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
+    "schedule_one": (
+        "messages", "due", "marks", "calls", "mirror", "parked", "dead", "attempts", "delivered",
+    ),
     "quarantine": (
         "messages", "dead", "dead_reason", "marks", "attempts", "calls", "gone", "due", "mirror",
         "parked",

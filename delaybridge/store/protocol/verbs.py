@@ -222,6 +222,8 @@ class BucketForCallers:
             for script, used in SCRIPT_KEYS.items()
             if name.keys() >= {*used}
         }
+        self._wakes = f"{number} {self.wake}"
+        self._drawn_keys = self._keys["schedule_one"][:4]
         self._page_keys = {
             state: (name[listed], *(name[key] for key in SCRIPT_KEYS["page"][1:]))
             for state, listed in LISTED.items()
@@ -270,6 +272,23 @@ class BucketForCallers:
             *[stamp + message.payload for stamp, message in messages], *runs,
         ]  # fmt: skip
         return self._call("schedule", args, replies.read_scheduled)
+
+    def schedule_one(
+        self, message: tuple[bytes, Accepted], *, is_drawn: bool, now_ms: int | None = None
+    ) -> RedisCommand[int]:
+        """Accept a new (stamp, message) pair, in the usual case. Answers its due time in ms.
+
+        0: nothing was written; ask `schedule`, with the same stamp. is_drawn: its id was drawn for
+        it, so nothing can be known of it. No gathered message.
+        """
+        stamp, one = message
+        args = (
+            now_arg(now_ms), self.birth, one.id, stamp + one.payload,
+            one.when + _FRACTIONS[one.rank], self._wakes,
+        )  # fmt: skip
+        if is_drawn:
+            return RedisCommand("schedule_one", self._drawn_keys, args, as_received)
+        return self._call("schedule_one", (*args, 1), as_received)
 
     def quarantine(
         self,

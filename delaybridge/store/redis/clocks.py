@@ -22,7 +22,9 @@ from delaybridge.store.protocol.verbs import RedisCommand, plain
 Commands = Sequence[RedisCommand[Any]]
 
 _KNOWN_S = 1.0  # how long an answer counts
-_DELAYING = frozenset(("schedule", "reschedule", "kick", "retry", "restore", "receive"))
+_DELAYING = frozenset(
+    ("schedule", "schedule_one", "reschedule", "kick", "retry", "restore", "receive")
+)
 
 
 class TimeSeen(NamedTuple):

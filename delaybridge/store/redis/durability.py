@@ -23,8 +23,9 @@ from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain
 from delaybridge.store.redis.errors import is_plain_refusal
 
 _SCRIPTS = frozenset(
-    ("schedule", "quarantine", "cancel", "reschedule", "kick", "discard", "set_rule", "define",
-     "fence", "land", "relayout")  # the bucket that gave messages away forgets them then
+    ("schedule", "schedule_one", "quarantine", "cancel", "reschedule", "kick", "discard",
+     "set_rule", "define", "fence",
+     "land", "relayout")  # the bucket that gave messages away forgets them then
 )  # fmt: skip
 _PLAIN = frozenset(("SET",))  # the record of a new namespace; `confirmed`
 # Of the time for an answer: it must arrive within that time, and Redis looks ten times a second for
