@@ -192,7 +192,7 @@ class Resource:
     def _call(
         self, scope: Connection, headers: Mapping[str, str], path: Any, query: Any, body: Any
     ) -> Call:
-        """The request; of one that was not let in, nobody's."""
+        """The request; without a token if it was not let in."""
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
         after = scope["query_string"]
         asked = scope["raw_path"].partition(b"?")[0] + (b"?" + after if after else b"")
