@@ -136,10 +136,10 @@ class ScanSettings(Section):
     """The most messages of one claim."""
     batch_bytes: Annotated[int, whole(_KIB, 512 * _MIB)] = 4 * _MIB
     """The same in bytes; a message must fit."""
-    fire_lead_ms: Annotated[int, whole(0, 1000)] = 5
+    fire_lead_ms: Annotated[int, whole(0, 1000)] = 10
     """A message counts as handed over, and can no longer be cancelled, at most this long before
-    its due time; less if the measured round trip to Redis is shorter. Nothing is ever published
-    early."""
+    its due time. For half of it Redis may be busy with something else, and no message is late.
+    Nothing is ever published early."""
     drain_timeout_s: Annotated[float, number(0.1, 3600)] = 20.0
     """A stopping worker ends within this time: it waits for outstanding confirms and gives its
     buckets back. Set it below your supervisor's own limit."""

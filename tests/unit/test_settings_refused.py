@@ -143,7 +143,7 @@ def test_all_faults_are_reported_at_once() -> None:
     [
         ("[lease]\nrenew_ms = 5000", ["lease.renew_ms (5000)", "(5.0)", "lease.ttl_ms (10000)"]),
         ("[redis]\ntimeout_s = 6", ["redis.timeout_s (6.0)", "below lease.ttl_ms (10000)"]),
-        ("[scan]\nclaim_ahead_ms = 4", ["scan.fire_lead_ms (5)", "scan.claim_ahead_ms (4)"]),
+        ("[scan]\nclaim_ahead_ms = 4", ["scan.fire_lead_ms (10)", "scan.claim_ahead_ms (4)"]),
         ("[publish]\nheartbeat_s = 21", ["publish.heartbeat_s (21)", "(20.0)"]),
         ("[publish]\nblocked_connection_timeout_s = 21", ["(21.0)", "(20.0)"]),
         ("[scan]\nbatch_bytes = 200000", ["(262144)", "(32768)", "scan.batch_bytes (200000)"]),

@@ -52,7 +52,7 @@ class ScanOptions:
     wheel_bytes: int = 64 * 2**20
     batch_messages: int = 1000
     batch_bytes: int = 4 * 2**20
-    fire_lead_ms: int = 5
+    fire_lead_ms: int = 10
     pace_ms: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -129,8 +129,9 @@ def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
 class Firing:
     """Fires ripe copies of all buckets together. One fire at a time.
 
-    under_way: a fire has no answer yet. lead_ms: how long before the due time to fire: two round
-    trips, at most `fire_lead_ms`. next_look_ms: when a fire is worth it though no room is gathered.
+    under_way: a fire has no answer yet. lead_ms: how long before the due time to fire: half of
+    `fire_lead_ms`, or two round trips, but no more than all of it. next_look_ms: when a fire is
+    worth it though no room is gathered.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class Firing:
 
     def _took(self, round_trip_ms: float) -> None:
         self._round_trip_ms = round_trip_ms
-        self.lead_ms = min(self._options.fire_lead_ms, ceil(2 * round_trip_ms) + 1)
+        most_ms = self._options.fire_lead_ms
+        self.lead_ms = min(most_ms, max(most_ms // 2, ceil(2 * round_trip_ms) + 1))
 
     def is_ready(self, now_ms: int) -> bool:
         """Whether a fire can be made now, and is worth it.
