@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from threading import Event, Thread
+from urllib.request import urlopen
 
-from bench.rig import Bench
+from bench.rig import POLL_S, Bench
 
 AND_THEN = "/"  # between two commands
+SCRAPE_S = 1.0
 Command = Sequence[str]
 
 
@@ -50,3 +52,24 @@ class Beside:
             self._bench.look_again()
         if self._failed:
             raise RuntimeError(self._failed)
+
+
+@contextmanager
+def scraped(port: int) -> Iterator[list[int]]:
+    """Scrape again and again; the bytes of each scrape that was answered."""
+    stopped, sizes = Event(), list[int]()
+
+    def scrape() -> None:
+        while not stopped.wait(SCRAPE_S if sizes else POLL_S):  # a tiny drain is soon over
+            try:
+                sizes.append(len(urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()))
+            except OSError:
+                pass  # the worker has not started yet, or has ended
+
+    thread = Thread(target=scrape)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        stopped.set()
+        thread.join()

@@ -4,7 +4,9 @@
 
 Measured from the due time until a consumer that imports only its client library has the message, at
 100/s and 1,000/s, with nothing else pending and with PENDING other messages due tomorrow. One
-worker, default settings.
+worker, default settings. With PENDING, RabbitMQ at 1,000/s also with metrics scraped each second,
+and beside HELD messages that are due for a paused destination. `bench.ledger` measures the same
+beside a promotion.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from urllib.parse import urlsplit
 import pika
 from confluent_kafka import Producer
 
+from bench.beside import scraped
 from bench.rig import (
     BODY,
     PARTITIONS,
+    POLL_S,
     Table,
     kafka_topic,
     open_bench,
@@ -36,10 +40,12 @@ from bench.rig import (
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.rigs.bridge import rabbitmq_channel
+from tests.servers.process import free_port
 
 HERE = Path(__file__).parent
 AHEAD_S = 3.0  # from scheduling to the first due message
 RATES = (100, 1000)
+HELD = 100_000
 SPARE_S = 60  # how long the last message may take to arrive
 
 
@@ -111,7 +117,7 @@ def paced(rate: int, seconds: float, publish: Callable[[], None]) -> None:
 class RabbitMQ:
     """What B3 needs of RabbitMQ: a queue for each run, a direct publish, a consumer."""
 
-    name, script, target_p99_ms = "RabbitMQ", "receive_rabbitmq.py", 2
+    name, script, targets_ms = "RabbitMQ", "receive_rabbitmq.py", (0.3, 0.7)
 
     def __init__(self, url: str) -> None:
         self.brokers, self.address, self.new_target = {"rabbitmq": url}, url, quorum_queue
@@ -135,7 +141,7 @@ class RabbitMQ:
 class Kafka:
     """What B3 needs of Kafka: a topic for each run, a direct publish, a consumer."""
 
-    name, script, target_p99_ms = "Kafka", "receive_kafka.py", 4
+    name, script, targets_ms = "Kafka", "receive_kafka.py", (0.7, 4)
 
     def __init__(self, url: str) -> None:
         self.brokers, self.address = {"kafka": url}, urlsplit(url).netloc
@@ -178,9 +184,14 @@ def delayed(
     rate: int,
     seconds: float,
     pending: int,
+    held: int = 0,
+    /,
     **settings: str,
 ) -> Lateness:
-    """Lateness of the same messages, scheduled ahead with delaybridge; settings: of the worker."""
+    """Lateness of the same messages, scheduled ahead with delaybridge; settings: of the worker.
+
+    held: messages that are due for a paused destination.
+    """
     count = int(rate * seconds)
     with (
         open_bench(redis_url, **broker.brokers) as bench,
@@ -188,8 +199,12 @@ def delayed(
     ):
         destination = broker.destination(target)
         bench.fill(destination, pending, delay="1d")
+        bench.client.destinations.pause(held_to := destination.replace(target, "held"))
+        bench.fill(held_to, held)
         bench.start_worker(**settings)
         bench.wait_until_owned()
+        while bench.count_in("parked") < held:
+            time.sleep(POLL_S)
         with receiving(broker.script, broker.address, target, count) as receiver:
             first_ms = (time.time() + AHEAD_S) * 1000
             messages = [
@@ -203,16 +218,28 @@ def delayed(
 
 def table(redis_url: str, broker: RabbitMQ | Kafka, seconds: float, pending: int) -> None:
     """Measure and print B3 for one broker."""
-    limits = f"target: direct + 0.7 / + {broker.target_p99_ms} ms"
+    p50_ms, p99_ms = broker.targets_ms
+    limits = f"target: direct + {p50_ms} / + {p99_ms} ms"
     out = Table(f"B3 lateness on {broker.name}, p50 / p99 / max; {limits}")
     for rate in RATES:
         limit = direct(broker, rate, seconds)
         out.line(f"direct, {rate}/s", str(limit))
+
+        def line(name: str, late: Lateness, limit: Lateness = limit) -> None:
+            over = f"{late.p50 - limit.p50:+.2f} / {late.p99 - limit.p99:+.2f}"
+            out.line(name, str(late), over, "early!" if late.least < 0 else "")
+
         for others in sorted({0, pending}):
             late = delayed(redis_url, broker, rate, seconds, others)
-            over = f"{late.p50 - limit.p50:+.2f} / {late.p99 - limit.p99:+.2f}"
-            early = "early!" if late.least < 0 else ""
-            out.line(f"delaybridge, {rate}/s, {others:,} pending", str(late), over, early)
+            line(f"delaybridge, {rate}/s, {others:,} pending", late)
+    if pending and isinstance(broker, RabbitMQ):
+        with scraped(port := free_port()):
+            late = delayed(redis_url, broker, rate, seconds, 0, METRICS__PORT=str(port))
+        line(f"delaybridge, {rate}/s, scraped each second", late)
+        line(
+            f"delaybridge, {rate}/s, {HELD:,} held",
+            delayed(redis_url, broker, rate, seconds, 0, HELD),
+        )
 
 
 def main(seconds: float = 10, pending: int = 100_000) -> None:

@@ -212,7 +212,7 @@ def late_table(
     without, own = (median(pair[i][0] for pair in pairs) for i in range(2))
     ratio = median(own[0] / without[0] for without, own in pairs)
     meanwhile = median(own[1] for _, own in pairs)
-    figures = f"p99 {own:.1f} ms", f"of {without:.1f} ms", f"{ratio:.2f}"
+    figures = f"p99 {own:.1f} ms", f"of {without:.1f} ms", f"{ratio:.2f}, target 1.5"
     out.line(f"late beside a promotion, {name}", *figures, f"{meanwhile:,.0f} promoted")
 
 

@@ -10,15 +10,13 @@ a scrape each second (a Prometheus makes one in fifteen). Counting itself is on 
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import median
-from urllib.request import urlopen
 
 import psutil
 
+from bench.beside import scraped
 from bench.lateness import RabbitMQ, delayed
 from bench.rig import BODY, POLL_S, Bench, Table, cpu_seconds, open_bench, open_rabbitmq, open_redis
 from delaybridge import Message, events
@@ -30,30 +28,8 @@ from tests.servers.process import free_port
 RATE = 1000
 RATES = (100, 1000)
 AHEAD_S = 1.0
-SCRAPE_S = 1.0
 BATCHES = (1, 10, 1000)
 _REPEATS = 200
-
-
-@contextmanager
-def scraped(port: int) -> Iterator[list[int]]:
-    """Scrape again and again; the bytes of each scrape that was answered."""
-    stopped, sizes = threading.Event(), list[int]()
-
-    def scrape() -> None:
-        while not stopped.wait(SCRAPE_S if sizes else POLL_S):  # a tiny drain is soon over
-            try:
-                sizes.append(len(urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()))
-            except OSError:
-                pass  # the worker has not started yet, or has ended
-
-    thread = threading.Thread(target=scrape)
-    thread.start()
-    try:
-        yield sizes
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def drain(redis_url: str, count: int, **settings: str) -> tuple[float, float]:

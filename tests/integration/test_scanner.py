@@ -143,7 +143,7 @@ async def test_claims_are_paced_while_more_messages_become_due_soon(lone: Rig) -
 
 async def test_a_drain_puts_back_unfired_messages_untouched_and_settles_the_rest(lone: Rig) -> None:
     lone.memory.hold = True
-    await lone.claim(*(message(f"m{i}", SOON_MS + i, priority=i) for i in range(10)))
+    await lone.claim(*(message(f"m{i}", SOON_MS + 3 * i, priority=i) for i in range(10)))
     assert len(await lone.raw("mirror")) == 10
     await lone.live_until(SOON_MS + 4)
     draining = lone.begin(lone.scanner.drain(lone.sessions[0]))
@@ -152,7 +152,7 @@ async def test_a_drain_puts_back_unfired_messages_untouched_and_settles_the_rest
     await lone.until(draining)
     fired = set(lone.memory.ids)
     assert await lone.raw("mirror") == []
-    left = {f"m{i}": SOON_MS + i + (255 - i) / 256 for i in range(10) if f"m{i}" not in fired}
+    left = {f"m{i}": SOON_MS + 3 * i + (255 - i) / 256 for i in range(10) if f"m{i}" not in fired}
     assert left
     assert {id.decode(): score for id, score in await lone.raw("due")} == left
     assert await lone.store.redis.exists(keys.bucket_key(lone.namespace, 0, "attempts")) == 0
