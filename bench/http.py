@@ -41,6 +41,7 @@ BATCH = b'{"messages": [%b]}' % b",".join([BODY] * _MANY)
 LINES = b"\n".join([BODY] * _MANY) + b"\n"
 _A_LINE = b'"line":'  # in each answer of a stream
 _PIPELINED = 500  # connects at a time
+_WARM_UP_S = 0.5
 _MEMORY_S = 3.0  # until the idle clients count
 
 
@@ -193,10 +194,12 @@ def main(seconds: int = 3, runs: int = 3, idle: int = 5000) -> None:
             serving(serve_api, settings) as (api, api_port),
         ):
             found: dict[str, list[Rate]] = {name: [] for name, *_ in _ASKED}
-            for _ in range(runs):
+            for run in range(runs + 1):
                 for name, path, body in _ASKED:
                     which = (empty, empty_port) if name == "empty" else (api, api_port)
-                    found[name].append(measure(*which, path, body, seconds))
+                    rate = measure(*which, path, body, seconds if run else _WARM_UP_S)
+                    if run:  # before, a server may still be starting
+                        found[name].append(rate)
             for name, rates in found.items():
                 each = _MANY if "batch" in name else 1
                 us = median(rate.cpu_us for rate in rates) / each
