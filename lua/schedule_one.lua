@@ -20,6 +20,7 @@
 -- returns  due ms; 0: nothing was written, and `schedule` is to be asked, with the same stamp: either may
 --          be sent again as the other
 -- cost     O(log n)
+local SHORT, LONG, LONG_ID = 16, 129, string.rep('\0', 65) -- entries of `due` as a list
 local id, text = ARGV[3], ARGV[5]
 -- No look at `cut`: a bucket that gives its messages to others has other keys.
 local marks = redis.call('HMGET', KEYS[3], 'birth', 'look')
@@ -61,8 +62,15 @@ if redis.pcall('HSETNX', KEYS[1], id, struct.pack('>Bd', 1, score) .. ARGV[4]) ~
   redis.call('ZREM', KEYS[2], id) -- it has a record, or the key is damaged
   return 0
 end
-if type(redis.pcall('HINCRBY', KEYS[3], 'scheduled', '1')) ~= 'number' then
+local scheduled = redis.pcall('HINCRBY', KEYS[3], 'scheduled', '1')
+if type(scheduled) ~= 'number' then
   redis.call('HSET', KEYS[3], 'scheduled', '1') -- it was not a number: it begins again
+elseif scheduled % SHORT == 0 then -- seldom, and soon enough; see `schedule`
+  local size = redis.call('ZCARD', KEYS[2])
+  if size >= SHORT and size < LONG then
+    redis.call('ZADD', KEYS[2], 0, LONG_ID)
+    redis.call('ZREM', KEYS[2], LONG_ID)
+  end
 end
 if head and score < head then
   local bucket, sharded, channel = string.match(ARGV[6], '^(%d+ )(+?)(.*)$')

@@ -126,12 +126,12 @@ class _Connection(FakeSocket, asyncio.Protocol):
     def evalsha(self, sha1: bytes, numkeys: int, *words: bytes) -> Any:
         """Run a script. Each call that schedules has a millisecond of its own."""
         reply = super().evalsha(sha1, numkeys, *words)
-        if sha1.decode() == scripts()["schedule_one"][1] and reply:
+        known = scripts()
+        is_schedule = sha1.decode() == known["schedule"][1] and reply != _STRANGER
+        if is_schedule or (sha1.decode() == known["schedule_one"][1] and reply):
             self._redis.now_ms += 1
-        if sha1.decode() == scripts()["schedule"][1] and reply != _STRANGER:
-            self._redis.now_ms += 1
-            if _IN_FLIGHT in reply[::3]:
-                self._redis.on_wait()
+        if is_schedule and _IN_FLIGHT in reply[::3]:
+            self._redis.on_wait()
         return reply
 
 
