@@ -36,7 +36,7 @@ from delaybridge.amqp.walker import BODY_ID, HEADER_ID, FrameReader, Part
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 from delaybridge.stranger import RABBITMQ, wrong_server
 
-READ_BYTES = 128 * 1024
+READ_BYTES = 120 * 1024  # below what malloc maps for each read, at 15 us
 SILENT_S = 2.0  # then it may be no RabbitMQ
 GIVE_UP_S = 5.0  # after pika should have said how a connection went
 GOODBYE_S = 1.0  # that the broker has to answer
