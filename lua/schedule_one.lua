@@ -20,7 +20,8 @@
 -- returns  due ms; 0: nothing was written, and `schedule` is to be asked, with the same stamp: either may
 --          be sent again as the other
 -- cost     O(log n)
-local SHORT, LONG, LONG_ID = 16, 129, string.rep('\0', 65) -- entries of `due` as a list
+local SHORT, LONG = 16, 129 -- entries of `due`, as a list
+local LONG_ID = string.rep('\0', 65)
 local id, text = ARGV[3], ARGV[5]
 -- No look at `cut`: a bucket that gives its messages to others has other keys.
 local marks = redis.call('HMGET', KEYS[3], 'birth', 'look')

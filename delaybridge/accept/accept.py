@@ -15,7 +15,13 @@ from typing import Any, cast
 import msgspec
 
 from delaybridge import times
-from delaybridge.accept.destination import check_plan, parse_destination
+from delaybridge.accept.destination import (
+    DestinationCache,
+    check_plan,
+    check_tenant,
+    of_tenant,
+    tenant_of_topic,
+)
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
 from delaybridge.accept.json_body import with_json_body
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
@@ -23,7 +29,6 @@ from delaybridge.gathering import Gathering
 from delaybridge.message import (
     MAX_PRIORITY,
     PULL,
-    TENANT_CHARS,
     Destination,
     Limits,
     Message,
@@ -32,7 +37,6 @@ from delaybridge.message import (
     encode_record,
     id_as_given,
     id_in_store,
-    is_tenant,
     new_id,
     planned,
 )
@@ -168,29 +172,6 @@ def _short_key(key: object, limits: Limits) -> bytes | None:
     return found
 
 
-def of_tenant(destination: str, tenant: str) -> str:
-    """A destination as a message of a tenant has it: of pull topics each tenant has its own."""
-    own = f"{PULL}:{id_in_store('', tenant)}"
-    if not tenant or not destination.startswith(f"{PULL}:") or destination.startswith(own):
-        return destination
-    return own + destination.removeprefix(f"{PULL}:")
-
-
-def tenant_of_topic(destination: Destination) -> str:
-    """Whose pull topic it is; empty if it is another destination, or a topic of all."""
-    if destination.kind != PULL:
-        return ""
-    return destination.address.rpartition("/")[0]
-
-
-def check_tenant(name: object) -> str:
-    """The name of a tenant; MessageError `bad_tenant`."""
-    if not is_tenant(name):
-        what = f"got {quoted(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
-        raise MessageError("bad_tenant", "tenant", what)
-    return str(name)
-
-
 def check_delay(wait_ms: int, limits: Limits, name: str) -> None:
     """DelayOutOfRange if a due time is further ahead than `limits` allow."""
     if wait_ms > limits.delay_ms:
@@ -257,23 +238,6 @@ def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise MessageError("bad_flag", name, f"got {quoted(value)}; give true or false")
     return value
-
-
-_MAX_CACHED = 10_000
-
-
-class DestinationCache(dict[str, tuple[Destination, str]]):
-    """Text -> the parsed destination and its canonical text, for one set of brokers. Bounded."""
-
-    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
-        """`parse_destination`, once for each text."""
-        found = self.get(text) if isinstance(text, str) else None
-        if found is None:
-            destination = parse_destination(text, kinds)
-            if len(self) >= _MAX_CACHED:  # routing keys are unbounded
-                self.clear()
-            found = self[text] = destination, str(destination)
-        return found
 
 
 PLAIN_BYTES = 2**15  # of a plain body; with a larger one, the time goes into copying it

@@ -12,7 +12,16 @@ from urllib.parse import unquote
 
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, nearest, quoted
-from delaybridge.message import PULL, TENANT, Destination, MessagePlan, Retry
+from delaybridge.message import (
+    PULL,
+    TENANT,
+    TENANT_CHARS,
+    Destination,
+    MessagePlan,
+    Retry,
+    id_in_store,
+    is_tenant,
+)
 
 _TOPIC = r"(?!\.\.?\Z)[a-zA-Z0-9._-]{1,249}"
 _TOPICS = {
@@ -210,3 +219,43 @@ def _dead_letter(text: object, kinds: Mapping[str, str], source: Destination | N
 
 def _bad_retry(name: str, what: str) -> MessageError:
     return MessageError("bad_retry", f"retry.{name}", what)
+
+
+def of_tenant(destination: str, tenant: str) -> str:
+    """A destination as a message of a tenant has it: of pull topics each tenant has its own."""
+    own = f"{PULL}:{id_in_store('', tenant)}"
+    if not tenant or not destination.startswith(f"{PULL}:") or destination.startswith(own):
+        return destination
+    return own + destination.removeprefix(f"{PULL}:")
+
+
+def tenant_of_topic(destination: Destination) -> str:
+    """Whose pull topic it is; empty if it is another destination, or a topic of all."""
+    if destination.kind != PULL:
+        return ""
+    return destination.address.rpartition("/")[0]
+
+
+def check_tenant(name: object) -> str:
+    """The name of a tenant; MessageError `bad_tenant`."""
+    if not is_tenant(name):
+        what = f"got {quoted(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
+        raise MessageError("bad_tenant", "tenant", what)
+    return str(name)
+
+
+_MAX_CACHED = 10_000
+
+
+class DestinationCache(dict[str, tuple[Destination, str]]):
+    """Text -> the parsed destination and its canonical text, for one set of brokers. Bounded."""
+
+    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
+        """`parse_destination`, once for each text."""
+        found = self.get(text) if isinstance(text, str) else None
+        if found is None:
+            destination = parse_destination(text, kinds)
+            if len(self) >= _MAX_CACHED:  # routing keys are unbounded
+                self.clear()
+            found = self[text] = destination, str(destination)
+        return found

@@ -15,7 +15,7 @@ from delaybridge.client.batching import Batching, ClientStore
 from delaybridge.client.client import Client
 from delaybridge.client.destinations import DestinationVerbs
 from delaybridge.client.messages import DeadVerbs
-from delaybridge.client.requests import Key, policy_of
+from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Awaiting
@@ -23,7 +23,7 @@ from delaybridge.errors import MessageError
 from delaybridge.gathering import Later
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict, receipts
+from delaybridge.store.messages.scheduling import Receipt, receipts
 from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay

@@ -12,14 +12,14 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
 from delaybridge.client.destinations import DestinationVerbs
 from delaybridge.client.messages import DeadVerbs
-from delaybridge.client.requests import Key, policy_of
+from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Blocking
 from delaybridge.gathering import Later
 from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import Store

@@ -10,12 +10,20 @@ from msgspec import UNSET
 
 from delaybridge.accept.accept import check_delay, check_key
 from delaybridge.client.redirecting import DeadRedirectVerbs, RedirectVerbs
-from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Named, policy_of, traced
+from delaybridge.client.requests import (
+    NOT_DEAD,
+    NOT_PENDING,
+    Key,
+    Named,
+    policy_of,
+    receipt_unless_conflict,
+    traced,
+)
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import MessageError
 from delaybridge.gathering import Debounce, Span, Throttle
 from delaybridge.message import Answer, Body, Message, OnConflict, State
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.protocol.verbs import Steps

@@ -7,10 +7,11 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delaybridge.accept.accept import Accepted, Draft, Drafting, check_id, when
-from delaybridge.errors import ConfigError, MessageInFlight, printable, quoted
+from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, quoted
+from delaybridge.gathering import Gathering
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay
@@ -109,6 +110,21 @@ def traced(operation: str, ids: Sequence[object], steps: Steps[T], due: str = ""
     from delaybridge.client.spans import changing
 
     return changing(tracing, operation, ids, steps, due)
+
+
+def receipt_unless_conflict(receipt: Receipt, message: Message | None = None) -> Receipt:
+    """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
+    if receipt.answer is Answer.CONFLICT:
+        if message is not None and isinstance(message.delay, Gathering):
+            what = f"{receipt.id[:80]!r} is pending, for another destination or not gathered"
+            raise MessageConflict("conflict", "key", f"{what}; choose another key, or cancel it")
+        raise MessageConflict(
+            "conflict",
+            "id",
+            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
+            "choose another id, or on_conflict='replace'",
+        )
+    return receipt
 
 
 def stored_receipt(receipt: Receipt) -> Receipt:

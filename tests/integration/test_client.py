@@ -275,6 +275,7 @@ async def test_both_clients_have_the_same_calls_with_the_same_arguments() -> Non
     both = parts_of(AsyncClient())
     for name, part in parts_of(Client()).items():
         shown = {verb: str(signature) for verb, signature in calls(both[name]).items()}
+        shown.pop("schedule_each", None)  # for servers, which are asynchronous
         assert {n: str(s) for n, s in calls(part).items()} == {
             n: s.replace("AsyncIterator", "Iterator") for n, s in shown.items()
         }

@@ -16,6 +16,7 @@ from delaybridge.operate.troubles import sources
 from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.operate.views.bucket_counts import BucketStats, confirmed
 from delaybridge.operate.views.stats import Stats
+from delaybridge.recurring.summary import DefinitionCounts, count_definitions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.protocol.bucket import Bucket
 from tests.rigs.command_line import Run
@@ -34,15 +35,13 @@ class FakeStats:
 
     def __init__(self, *answers: Stats) -> None:
         self.answers = list(answers)
-        self.recurring = self  # without definitions
-
-    def list(self) -> list[Any]:
-        return []
 
     def stats(self) -> Stats:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def run(self, call: object) -> Any:
+        if call is count_definitions:
+            return DefinitionCounts()
         return [], None  # nothing is lacking, no memory is limited
 
     def __enter__(self) -> FakeStats:

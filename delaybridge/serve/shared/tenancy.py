@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from delaybridge.accept.accept import check_id, of_tenant
+from delaybridge.accept.accept import check_id
+from delaybridge.accept.destination import of_tenant
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.client.requests import Named
 from delaybridge.client.surface import TABLE

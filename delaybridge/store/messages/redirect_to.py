@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.accept.accept import body_bytes, of_tenant, tenant_of_topic
-from delaybridge.accept.destination import check_plan, parse_destination
+from delaybridge.accept.accept import body_bytes
+from delaybridge.accept.destination import check_plan, of_tenant, parse_destination, tenant_of_topic
 from delaybridge.accept.headers import encode_headers, partition_of
 from delaybridge.accept.other_kind import for_other_kind
 from delaybridge.errors import DecodeError, MessageError

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft, encoded
-from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
-from delaybridge.gathering import FIRST_CHAR, Gathering
-from delaybridge.message import Answer, ConflictPolicy, Message, OnConflict
+from delaybridge.errors import StoreError, StoreFull, StoreUnavailable
+from delaybridge.gathering import FIRST_CHAR
+from delaybridge.message import Answer, ConflictPolicy, OnConflict
 from delaybridge.settings.durability import Keeping
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
@@ -182,21 +182,6 @@ class Receipt(str):
             f"Receipt({self.answer.value!r}, id={self.id!r}, due_ms={self.due_ms}, "
             f"bucket={self.bucket})"
         )
-
-
-def receipt_unless_conflict(receipt: Receipt, message: Message | None = None) -> Receipt:
-    """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
-    if receipt.answer is Answer.CONFLICT:
-        if message is not None and isinstance(message.delay, Gathering):
-            what = f"{receipt.id[:80]!r} is pending, for another destination or not gathered"
-            raise MessageConflict("conflict", "key", f"{what}; choose another key, or cancel it")
-        raise MessageConflict(
-            "conflict",
-            "id",
-            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
-            "choose another id, or on_conflict='replace'",
-        )
-    return receipt
 
 
 class Scheduling(Namespace):

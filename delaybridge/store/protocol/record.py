@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.accept.accept import Accepted
@@ -28,6 +28,27 @@ class Carried(Accepted, frozen=True, gc=False):
 
     tried: str = ""
     failing: str = ""
+
+
+FRACTIONS = [f"{rank / 256:.8f}"[1:] for rank in range(256)]
+"""Of a score, by rank: exact."""
+
+
+def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[str | int]:
+    """Score and number of messages of each run."""
+    runs: list[str | int] = []
+    when, rank, begin = "", 0, 0
+    if len({m.when for _, m in messages}) == len({m.rank for _, m in messages}) == 1:
+        first = messages[0][1]  # most often all are of one run
+        return [first.when + FRACTIONS[first.rank], len(messages)]
+    for i, (_, message) in enumerate(messages):
+        if message.when != when or message.rank != rank:
+            if i:
+                runs += (when + FRACTIONS[rank], i - begin)
+            when, rank, begin = message.when, message.rank, i
+    if messages:
+        runs += (when + FRACTIONS[rank], len(messages) - begin)
+    return runs
 
 
 class Tried(NamedTuple):

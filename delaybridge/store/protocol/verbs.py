@@ -33,7 +33,7 @@ from delaybridge.message import (
 )
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
-from delaybridge.store.protocol.record import Carried, ForDeadSet
+from delaybridge.store.protocol.record import FRACTIONS, Carried, ForDeadSet, runs_of
 from delaybridge.store.protocol.scripts import packed, scripts
 
 T = TypeVar("T")
@@ -155,26 +155,6 @@ def bucket_of(shard_key: bytes, buckets: int) -> int:
     return crc32(shard_key) % buckets
 
 
-_FRACTIONS = [f"{rank / 256:.8f}"[1:] for rank in range(256)]  # exact: of a score, by rank
-
-
-def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
-    """Score and number of messages of each run."""
-    runs: list[Arg] = []
-    when, rank, begin = "", 0, 0
-    if len({m.when for _, m in messages}) == len({m.rank for _, m in messages}) == 1:
-        first = messages[0][1]  # most often all are of one run
-        return [first.when + _FRACTIONS[first.rank], len(messages)]
-    for i, (_, message) in enumerate(messages):
-        if message.when != when or message.rank != rank:
-            if i:
-                runs += (when + _FRACTIONS[rank], i - begin)
-            when, rank, begin = message.when, message.rank, i
-    if messages:
-        runs += (when + _FRACTIONS[rank], len(messages) - begin)
-    return runs
-
-
 _POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, CARRIED: 6, KNOWN: 4}
 _MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have arrived
 GATHERED = 8  # added to the policy if some messages are of gatherings
@@ -284,7 +264,7 @@ class BucketForCallers:
         stamp, one = message
         args = (
             now_arg(now_ms), self.birth, one.id, stamp + one.payload,
-            one.when + _FRACTIONS[one.rank], self._wakes,
+            one.when + FRACTIONS[one.rank], self._wakes,
         )  # fmt: skip
         if is_drawn:
             return RedisCommand("schedule_one", self._drawn_keys, args, as_received)

@@ -124,8 +124,8 @@ def _check_combination(
 def _schedule_one(
     call: Invocation, body: bytes, arguments: dict[str, Any], on_conflict: str
 ) -> None:
+    from delaybridge.client.requests import receipt_unless_conflict
     from delaybridge.message import new_id
-    from delaybridge.store.messages.scheduling import receipt_unless_conflict
 
     id = new_id() if arguments["id"] is None else arguments["id"]
     message = delaybridge.Message(body=body, **{**arguments, "id": id})

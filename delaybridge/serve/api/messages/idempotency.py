@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from delaybridge.accept.accept import accept
+from delaybridge.client.requests import receipt_unless_conflict
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.serve.api.messages.shapes import scheduled
 from delaybridge.serve.http.endpoint import Reply
@@ -17,7 +18,7 @@ from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.serve.stored.idempotency import Asked, Once, once
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.verbs import Steps
 
 HEADER = "idempotency-key"

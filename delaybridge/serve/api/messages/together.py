@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.requests import receipt_unless_conflict
 from delaybridge.message import Message, OnConflict
 from delaybridge.serve.api.messages.shapes import RESULTS, NewMessage, due_text, too_late
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.shared.call import Call
-from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
+from delaybridge.store.messages.scheduling import Receipt
 
 
 class BatchItem(msgspec.Struct, omit_defaults=True):
