@@ -55,7 +55,7 @@ class Recurring(NamedTuple):
     error: str
 
 
-class Row(NamedTuple):
+class StoredDefinition(NamedTuple):
     """A definition as it is stored. look_ms: when a worker looks at it; None: never."""
 
     name: bytes
@@ -181,7 +181,7 @@ class Definitions(RunMaking):
         rows, now_ms = yield from self.read_all()
         return [recurring_of(stored.read_entry(*row[:3]), row.look_ms, now_ms) for row in rows]
 
-    def read_all(self) -> Steps[tuple[list[Row], int]]:
+    def read_all(self) -> Steps[tuple[list[StoredDefinition], int]]:
         """Every definition in order of its name, and Redis' time."""
         found = yield from self._all_stored()
         names = sorted(found)
@@ -193,7 +193,7 @@ class Definitions(RunMaking):
             self.calls.clock(),
         ]
         rows = [
-            Row(name, found[name], state or b"", stored.look_ms_of(look))
+            StoredDefinition(name, found[name], state or b"", stored.look_ms_of(look))
             for name, state, look in zip(names, states, looks, strict=True)
         ]
         return rows, now_us // 1000

@@ -11,7 +11,13 @@ from msgspec import UNSET
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.recurring import stored
 from delaybridge.recurring.definition import Definition, is_name
-from delaybridge.recurring.definitions import FAILING, UNMADE, Definitions, Row, recurring_of
+from delaybridge.recurring.definitions import (
+    FAILING,
+    UNMADE,
+    Definitions,
+    StoredDefinition,
+    recurring_of,
+)
 from delaybridge.recurring.plan import LEAD_MS
 from delaybridge.recurring.stored import Progress
 from delaybridge.store.messages.scheduling import Scheduling
@@ -71,7 +77,7 @@ def count_definitions(calls: Scheduling) -> Steps[DefinitionCounts | None]:
     return DefinitionCounts(len(rows), failing, missed)
 
 
-def _at_a_glance(row: Row, now_ms: int, sound: set[_Times]) -> tuple[str, int] | None:
+def _at_a_glance(row: StoredDefinition, now_ms: int, sound: set[_Times]) -> tuple[str, int] | None:
     """Its error, empty if it does not fail, and its missed runs; None: look more closely.
 
     sound: times that are known to make sense.

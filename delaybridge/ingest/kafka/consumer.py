@@ -188,7 +188,6 @@ class KafkaConsumer:
     def _read(self, messages: Sequence[Message]) -> Batch:
         self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         batch: Batch = {}
-        sizes: list[int] = []
         lists: dict[str, list[RawRecord]] = {}  # by topic; of the batch
         for message in messages:
             name, partition = message.topic() or "", message.partition() or 0
@@ -200,11 +199,9 @@ class KafkaConsumer:
                     self._troubles.end(name)
                 if (records := lists.get(name)) is None:
                     records = lists[name] = batch[self._ids.topic_named(name)] = []
-                record = RawRecord.from_message(message)
-                sizes.append(len(record.key or b"") + len(record.value or b""))
-                records.append(record)
+                records.append(RawRecord.from_message(message))
         if batch:
-            self._window.took(sizes)
+            self._window.took(_sizes(batch))
         return batch
 
     def _give(self, batch: Batch) -> Sequence[Message]:
@@ -362,3 +359,7 @@ class KafkaConsumer:
                 self._stopped.discard(where)
                 self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", None)
         self._tell(self._on_lost, {(place.topic, place.partition) for place in partitions})
+
+
+def _sizes(batch: Batch) -> list[int]:
+    return [len(r.key or b"") + len(r.value or b"") for records in batch.values() for r in records]

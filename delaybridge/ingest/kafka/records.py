@@ -191,11 +191,7 @@ class RecordReader:
         if understood.is_etf1:
             return self._etf1(record, headers)
         if asked.cancel or asked.reschedule:
-            if asked.id is None:
-                raise MessageError("bad_id", ID, "missing; name the message")
-            when = when_of(asked, self._limits) if asked.reschedule else ""
-            key = record.key if asked.key is None else asked.key
-            return self._change(self._names.stored(asked.id, self._limits), key, record, when=when)
+            return self._asked_change(record, asked)
         entry = self._schedule(record, understood)
         if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it is a message.
@@ -220,6 +216,13 @@ class RecordReader:
                 self._known.clear()
             self._known[given] = understood
         return understood
+
+    def _asked_change(self, record: RawRecord, asked: Instructions) -> Change:
+        if asked.id is None:
+            raise MessageError("bad_id", ID, "missing; name the message")
+        when = when_of(asked, self._limits) if asked.reschedule else ""
+        key = record.key if asked.key is None else asked.key
+        return self._change(self._names.stored(asked.id, self._limits), key, record, when=when)
 
     def _schedule(self, record: RawRecord, understood: Understood) -> Schedule:
         asked = understood.asked

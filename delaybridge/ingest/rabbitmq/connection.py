@@ -226,8 +226,7 @@ class IntakeConnection(WireConnection):
         except (struct.error, IndexError, KeyError):
             pass  # the next message is incomplete, or is not for a consumer
         self.bytes_received += position  # pika's heartbeat reads it
-        if held:
-            self.hold(held)
+        self.hold(held)
         return position, in_pieces
 
     def _take_alike(self, shape: Shape, data: bytes, position: int) -> int:

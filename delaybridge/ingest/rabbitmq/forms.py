@@ -118,10 +118,10 @@ class Forms:
         record = Record("", None, (), None, key, None, ttl_ms, once)
         record = planned(record, asked.retry, self._names.tenant)
         self._forms[header[_FLAGS_AT:end]] = Form(
-            *(id_at, flags, content.before, content.table, astuple(record)[_AFTER_PROPERTIES:]),
-            *(when, asked.rank, asked.policy or OnConflict.FAIL),
+            id_at, flags, content.before, content.table, astuple(record)[_AFTER_PROPERTIES:],
+            when, asked.rank, asked.policy or OnConflict.FAIL,
             self._is_loose and asked.policy is None,
-        )
+        )  # fmt: skip
 
     def read(self, message: Any, stamp: bytes) -> Schedule | None:
         """The same entry as `MessageReader.read_carefully`; None: it must read the message.
@@ -158,5 +158,5 @@ class Forms:
         shard_key = id.encode() if key is None else key
         accepted = Accepted(id, shard_key, form.when, form.rank, payload)
         return Schedule(
-            *(accepted, stamp, form.policy, payload, "", -1, self._reach, False, form.is_loose)
+            accepted, stamp, form.policy, payload, "", -1, self._reach, False, form.is_loose
         )

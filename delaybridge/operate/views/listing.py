@@ -58,9 +58,8 @@ def read_page(
     # Of each bucket more than its share, which is rarely too little: the rest follows then.
     each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)
     is_bounded = (span[1] is None) == (span_ms[1] is None)
-    read, most = 0, LOOKED if conditions.are_any or not is_bounded else sys.maxsize
-    needles = conditions.needles
-    grown, most = (2 * _GROWN, _NARROWED * most) if needles else (_GROWN, most)
+    read, needles = 0, conditions.needles
+    grown, most = _most_looked_at(conditions, is_bounded)
     items: list[Stored] = []
     is_full, more = False, True
     while more and not is_full and len(items) < limit and read < most:
@@ -80,6 +79,12 @@ def read_page(
             items += _fitting(calls, stored(row, number), destination, span_ms, conditions)
     found = yield from with_reasons(calls, items)
     return Page(found, cursor if more or is_full else None, tuple(unseen))
+
+
+def _most_looked_at(conditions: Conditions, is_bounded: bool) -> tuple[int, int]:
+    """How many records: of one bucket in one call, and of all of them for one page."""
+    most = LOOKED if conditions.are_any or not is_bounded else sys.maxsize
+    return (2 * _GROWN, _NARROWED * most) if conditions.needles else (_GROWN, most)
 
 
 def _pages(

@@ -231,6 +231,12 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
             length = b"content-length: %d\r\n" % len(content)
             await cycle.answer(reply.status, length + _OF_JSON if content else length, content)
             return
+    headers = _sent_headers(reply, content, method)
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _sent_headers(reply: Reply, content: bytes, method: str) -> list[tuple[bytes, bytes]]:
     headers: list[tuple[bytes, bytes]] = []
     if reply.status != HTTPStatus.NOT_MODIFIED:
         headers.append((b"content-length", b"%d" % len(content)))
@@ -245,8 +251,7 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
     for name, value in reply.headers.items():
         if name != "Content-Type":
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    return headers
 
 
 def _refusal(problem: Problem) -> Reply:

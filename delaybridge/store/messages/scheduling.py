@@ -226,24 +226,24 @@ class Scheduling(Namespace):
         if not self.following.here:
             yield from self.open()
         sent = stamped(message, self.ids)
-        if not self.quota.is_set:
-            bucket = self.following.here[bucket_of(sent[1].shard_key, len(self.following.here))]
-            if self._may_be_usual(sent[1], policy):
-                is_drawn = isinstance(message, Draft) and message.id is None
-                (found,) = yield Each([bucket.schedule_one(sent, is_drawn=is_drawn)])
-                if isinstance(found, StoreUnavailable):
-                    raise (yield from self.explained(bucket, found))
-                if found and not isinstance(found, StoreError):
-                    return Receipt(Answer.CREATED, sent[1].id, found, bucket.number)
-                self._unusual = _UNUSUAL
-            (reply,) = yield Each([bucket.schedule([sent], policy)])
-            if isinstance(reply, StoreError):
-                raise (yield from self.explained(bucket, reply))
-            if reply is not None and reply[0][0] is not Answer.IN_FLIGHT:
-                ((answer, due_ms),) = reply
-                return Receipt(answer, sent[1].id, due_ms, bucket.number)
-        (receipt,) = yield from self.schedule([sent], policy)
-        return receipt
+        if self.quota.is_set:
+            return (yield from self.schedule([sent], policy))[0]
+        bucket = self.following.here[bucket_of(sent[1].shard_key, len(self.following.here))]
+        if self._may_be_usual(sent[1], policy):
+            is_drawn = isinstance(message, Draft) and message.id is None
+            (found,) = yield Each([bucket.schedule_one(sent, is_drawn=is_drawn)])
+            if isinstance(found, StoreUnavailable):
+                raise (yield from self.explained(bucket, found))
+            if found and not isinstance(found, StoreError):
+                return Receipt(Answer.CREATED, sent[1].id, found, bucket.number)
+            self._unusual = _UNUSUAL
+        (reply,) = yield Each([bucket.schedule([sent], policy)])
+        if isinstance(reply, StoreError):
+            raise (yield from self.explained(bucket, reply))
+        if reply is not None and reply[0][0] is not Answer.IN_FLIGHT:
+            ((answer, due_ms),) = reply
+            return Receipt(answer, sent[1].id, due_ms, bucket.number)
+        return (yield from self.schedule([sent], policy))[0]
 
     def _may_be_usual(self, message: Accepted, policy: OnConflict) -> bool:
         """Whether the short call may do. What was unusual is taken to be so for some calls."""

@@ -30,7 +30,7 @@ Line = tuple[int, bytes | None]
 """Its number, and its text; None if it was too long."""
 
 
-class Lines:
+class MessageStream:
     """An ASGI application that stores a message a line, and answers each with a line."""
 
     def __init__(self, call: Call) -> None:
@@ -46,7 +46,7 @@ class Lines:
                 ending.is_read = None
 
     async def _answer(self, ending: Ending, receive: Receive, send: Send) -> None:
-        call, cutter, is_whole, has_begun = self._call, Cutter(self._most), False, False
+        cutter, is_whole, has_begun = Cutter(self._most), False, False
         start = {"type": "http.response.start", "status": 207, "headers": self._headers()}
         while not is_whole:
             ending.is_read = True
@@ -56,18 +56,26 @@ class Lines:
                 return  # half a line is not stored
             is_whole = not event.get("more_body")
             for some in cutter.cut(event.get("body", b""), is_whole=is_whole):
-                while has_begun and (wait_s := call.site.access.wait_s(call.who)):
-                    await asyncio.sleep(wait_s)
+                if has_begun:
+                    await self._turn()
                 text = await self._answers(some)
                 if not has_begun:
                     has_begun = True
                     await send(start)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
-                if call.site.is_draining or not await call.is_known():
+                if not await self._may_go_on():
                     return
         if not has_begun:
             await send(start)
         await send({"type": "http.response.body", "body": b""})
+
+    async def _turn(self) -> None:
+        """Wait for as long as a further request of this token would be refused."""
+        while wait_s := self._call.site.access.wait_s(self._call.who):
+            await asyncio.sleep(wait_s)
+
+    async def _may_go_on(self) -> bool:
+        return not self._call.site.is_draining and await self._call.is_known()
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         as_sent = self._call.media.encode()
@@ -146,7 +154,7 @@ class Cutter:
     "POST /v1/messages:stream", "Schedule a stream of messages", body=bytes, answers={207: bytes},
     is_streamed=True, media="application/octet-stream",
 )  # fmt: skip
-async def stream(call: Call) -> Lines:
+async def stream(call: Call) -> MessageStream:
     """Schedule any number of messages, a JSON object a line; each line is answered with a line.
 
     Send `Content-Type: application/x-ndjson`, which is then also the type of the answer. The
@@ -156,4 +164,4 @@ async def stream(call: Call) -> Lines:
     the same ids.
     """
     refuse_key(call)
-    return Lines(call)
+    return MessageStream(call)
