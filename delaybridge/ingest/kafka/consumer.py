@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -187,8 +188,7 @@ class KafkaConsumer:
 
     def _read(self, messages: Sequence[Message]) -> Batch:
         self._ids.check({m.topic() or "" for m in messages if m.error() is None})
-        batch: Batch = {}
-        lists: dict[str, list[RawRecord]] = {}  # by topic; of the batch
+        lists: dict[str, list[RawRecord]] = defaultdict(list)  # by topic
         for message in messages:
             name, partition = message.topic() or "", message.partition() or 0
             error = message.error()
@@ -197,9 +197,8 @@ class KafkaConsumer:
             elif (place := (name, partition)) in self._begun and place not in self._stopped:
                 if name in self._troubles.topics:
                     self._troubles.end(name)
-                if (records := lists.get(name)) is None:
-                    records = lists[name] = batch[self._ids.topic_named(name)] = []
-                records.append(RawRecord.from_message(message))
+                lists[name].append(RawRecord.from_message(message))
+        batch = {self._ids.topic_named(name): records for name, records in lists.items()}
         if batch:
             self._window.took(_sizes(batch))
         return batch

@@ -31,7 +31,7 @@ class Carried(Accepted, frozen=True, gc=False):
 
 
 FRACTIONS = [f"{rank / 256:.8f}"[1:] for rank in range(256)]
-"""Of a score, by rank: exact."""
+"""The part of a score that is its rank, exact, by rank."""
 
 
 def runs_of(messages: Sequence[tuple[bytes, Accepted]]) -> list[str | int]:
