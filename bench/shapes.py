@@ -28,7 +28,7 @@ import pika
 from bench.raw_rabbitmq import WINDOW, Confirms
 from bench.rig import Bench, Table, open_rabbitmq, open_redis
 from delaybridge import Client, Message
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache
 from delaybridge.amqp.connection import WireConnection, open_connection
 from delaybridge.amqp.frames import Encoder
 from delaybridge.message import Delivery, decode_record

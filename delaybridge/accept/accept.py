@@ -16,10 +16,10 @@ import msgspec
 
 from delaybridge import times
 from delaybridge.accept.destination import (
-    DestinationCache,
-    check_plan,
     check_tenant,
     of_tenant,
+    parse_destination,
+    plan_of,
     tenant_of_topic,
 )
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
@@ -32,7 +32,6 @@ from delaybridge.message import (
     Destination,
     Limits,
     Message,
-    MessagePlan,
     Record,
     encode_record,
     id_as_given,
@@ -73,7 +72,8 @@ def accept(
     destination, canonical = cache.parse(message.destination, kinds)
     if tenant and destination.kind == PULL:
         destination, canonical = cache.parse(of_tenant(canonical, tenant), kinds)
-    elif owner := tenant_of_topic(destination):  # no other tenant could finish it there
+    elif destination.kind == PULL and (owner := tenant_of_topic(destination)):
+        # No other tenant could finish it there.
         id, tenant = check_id(id_as_given(id, owner), limits, owner), owner
     key = _short_key(message.key, limits)
     if message.json is not msgspec.UNSET:
@@ -90,7 +90,7 @@ def accept(
     if destination.kind == PULL and message.at_most_once:
         what = "a pull topic has none: finish each message as soon as it is received"
         raise MessageError("bad_destination", "at_most_once", what)
-    plan = None if message.retry is None else _plan(message, kinds, destination)
+    plan = None if message.retry is None else plan_of(message, kinds, destination)
     if plan or tenant or gathering:
         record = planned(record, plan, tenant, gathering)
     return Accepted(
@@ -110,16 +110,6 @@ def _named(
     if message.at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
     return check_id(message.delay.key, limits, tenant, "key"), message.delay
-
-
-def _plan(
-    message: Message, kinds: Mapping[str, str], destination: Destination
-) -> MessagePlan | None:
-    plan = check_plan(message.retry, kinds, destination)
-    if plan is not None and message.at_most_once:
-        what = "an at_most_once message is never tried again; give one of them"
-        raise MessageError("bad_retry", "retry", what)
-    return plan
 
 
 def when(delay: timedelta | float | str | None, at: datetime | str | None, limits: Limits) -> str:
@@ -238,6 +228,23 @@ def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise MessageError("bad_flag", name, f"got {quoted(value)}; give true or false")
     return value
+
+
+_MAX_CACHED = 10_000
+
+
+class DestinationCache(dict[str, tuple[Destination, str]]):
+    """Text -> the parsed destination and its canonical text, for one set of brokers. Bounded."""
+
+    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
+        """`parse_destination`, once for each text."""
+        found = self.get(text) if isinstance(text, str) else None
+        if found is None:
+            destination = parse_destination(text, kinds)
+            if len(self) >= _MAX_CACHED:  # routing keys are unbounded
+                self.clear()
+            found = self[text] = destination, str(destination)
+        return found
 
 
 PLAIN_BYTES = 2**15  # of a plain body; with a larger one, the time goes into copying it
@@ -359,7 +366,9 @@ class Drafting:
     def _mould(self, message: Message) -> Mould | None:
         """None: it is not plain: it is gathered, or its destination gives it a tenant."""
         destination, canonical = self._destinations.parse(message.destination, self._kinds)
-        if isinstance(message.delay, Gathering) or tenant_of_topic(destination):
+        if isinstance(message.delay, Gathering) or (
+            destination.kind == PULL and tenant_of_topic(destination)
+        ):
             return None
         mould = Mould(
             message.destination,

@@ -17,6 +17,7 @@ from delaybridge.message import (
     TENANT,
     TENANT_CHARS,
     Destination,
+    Message,
     MessagePlan,
     Retry,
     id_in_store,
@@ -221,6 +222,17 @@ def _bad_retry(name: str, what: str) -> MessageError:
     return MessageError("bad_retry", f"retry.{name}", what)
 
 
+def plan_of(
+    message: Message, kinds: Mapping[str, str], destination: Destination
+) -> MessagePlan | None:
+    """The retry plan of a message; MessageError `bad_retry`."""
+    plan = check_plan(message.retry, kinds, destination)
+    if plan is not None and message.at_most_once:
+        what = "an at_most_once message is never tried again; give one of them"
+        raise MessageError("bad_retry", "retry", what)
+    return plan
+
+
 def of_tenant(destination: str, tenant: str) -> str:
     """A destination as a message of a tenant has it: of pull topics each tenant has its own."""
     own = f"{PULL}:{id_in_store('', tenant)}"
@@ -242,20 +254,3 @@ def check_tenant(name: object) -> str:
         what = f"got {quoted(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
         raise MessageError("bad_tenant", "tenant", what)
     return str(name)
-
-
-_MAX_CACHED = 10_000
-
-
-class DestinationCache(dict[str, tuple[Destination, str]]):
-    """Text -> the parsed destination and its canonical text, for one set of brokers. Bounded."""
-
-    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
-        """`parse_destination`, once for each text."""
-        found = self.get(text) if isinstance(text, str) else None
-        if found is None:
-            destination = parse_destination(text, kinds)
-            if len(self) >= _MAX_CACHED:  # routing keys are unbounded
-                self.clear()
-            found = self[text] = destination, str(destination)
-        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache
 from delaybridge.carry.line import BadLine, Line, encode_line, exported
 from delaybridge.message import State
 from delaybridge.store.calls import Calls

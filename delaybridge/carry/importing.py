@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import Accepted, DestinationCache, accept, check_id, check_key, when
 from delaybridge.carry.line import BadLine, Line
 from delaybridge.errors import DecodeError, MessageError, printable
 from delaybridge.message import CARRIED, Answer, Limits, OnConflict, State, decode_record, rank_of

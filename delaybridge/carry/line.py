@@ -16,8 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from delaybridge.accept.accept import accept
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache, accept
 from delaybridge.accept.json_body import body_given
 from delaybridge.errors import DecodeError, MessageError, printable
 from delaybridge.message import MAX_PRIORITY, Limits, Message, State, id_as_given, id_in_store

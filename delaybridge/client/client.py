@@ -17,7 +17,7 @@ from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Blocking
 from delaybridge.gathering import Later
-from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
+from delaybridge.message import Answer, Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection
@@ -173,7 +173,10 @@ class Client(ClientVerbs, Blocking):
     def schedule_message(self, message: Message, *, on_conflict: str = OnConflict.FAIL) -> Receipt:
         """Store a message, as `schedule` does with its arguments."""
         steps = self._schedule_one(message, on_conflict)
-        return receipt_unless_conflict(self._store.complete(steps), message)
+        receipt = self._store.complete(steps)
+        if receipt.answer is Answer.CREATED:
+            return receipt
+        return receipt_unless_conflict(receipt, message)
 
     def schedule_accepted(
         self, messages: Sequence[tuple[bytes, Accepted]], *, on_conflict: str = OnConflict.FAIL

@@ -94,6 +94,13 @@ def out_of_lease(world: World) -> None:
     world.end_lease()
 
 
+def schedule_one(world: World) -> RedisCommand[Any]:
+    """As a client makes it: what it wrote before, `schedule` knows by its stamp."""
+    message = b"1234", Accepted("x", b"x", f"{world.now_ms + 5}", 255, b"payload")
+    command = world.bucket.schedule_one(message, is_drawn=False, now_ms=world.now_ms)
+    return command
+
+
 def schedule_read_before(world: World) -> RedisCommand[Any]:
     # `created` the first time: to a reader of a source both answers mean the same.
     command = world.scheduling("x", world.now_ms, policy=OnConflict.FAIL, source=SOURCE)
@@ -173,6 +180,7 @@ REPLACING: dict[str, Any] = {"payload": b"other", "policy": OnConflict.REPLACE}
 FROM_A_SOURCE: dict[str, Any] = {"payload": b"other", "policy": OnConflict.FAIL, "source": SOURCE}
 CASES: dict[str, Case] = {
     "schedule": scheduling(),
+    "schedule_one": schedule_one,
     "schedule_replacing": after(lambda world: world.claimed("x"), scheduling(5, **REPLACING)),
     "schedule_conflicting": after(scheduled, scheduling(5, payload=b"other")),
     "schedule_duplicate": after(scheduled, scheduling(5)),

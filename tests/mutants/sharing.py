@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "tenants: one topic for all", "delaybridge/accept/accept.py",
-        "if tenant and destination.kind == PULL:", "if False:",
+        "cache.parse(of_tenant(canonical, owner), kinds)", "destination, canonical",
         "a consumer receives what another tenant was sent",
         f"{_WEB} -k pull_topic",
     ),

@@ -228,22 +228,25 @@ class Scheduling(Namespace):
         sent = stamped(message, self.ids)
         if self.quota.is_set:
             return (yield from self.schedule([sent], policy))[0]
+        is_tried = self._may_be_usual(sent[1], policy)
         bucket = self.following.here[bucket_of(sent[1].shard_key, len(self.following.here))]
-        if self._may_be_usual(sent[1], policy):
+        if is_tried:
             is_drawn = isinstance(message, Draft) and message.id is None
             (found,) = yield Each([bucket.schedule_one(sent, is_drawn=is_drawn)])
             if isinstance(found, StoreUnavailable):
                 raise (yield from self.explained(bucket, found))
             if found and not isinstance(found, StoreError):
                 return Receipt(Answer.CREATED, sent[1].id, found, bucket.number)
-            self._unusual = _UNUSUAL
         (reply,) = yield Each([bucket.schedule([sent], policy)])
         if isinstance(reply, StoreError):
             raise (yield from self.explained(bucket, reply))
-        if reply is not None and reply[0][0] is not Answer.IN_FLIGHT:
-            ((answer, due_ms),) = reply
-            return Receipt(answer, sent[1].id, due_ms, bucket.number)
-        return (yield from self.schedule([sent], policy))[0]
+        if reply is None:  # the bucket is new, or its namespace is
+            return (yield from self.schedule([sent], policy))[0]
+        self._unusual = _UNUSUAL if is_tried else self._unusual
+        ((answer, due_ms),) = reply
+        if answer is Answer.IN_FLIGHT:
+            return (yield from self.schedule([sent], policy))[0]
+        return Receipt(answer, sent[1].id, due_ms, bucket.number)
 
     def _may_be_usual(self, message: Accepted, policy: OnConflict) -> bool:
         """Whether the short call may do. What was unusual is taken to be so for some calls."""

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text, tenant_text
 from delaybridge.store.protocol.bucket import Bucket

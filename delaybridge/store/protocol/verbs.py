@@ -267,8 +267,8 @@ class BucketForCallers:
             one.when + FRACTIONS[one.rank], self._wakes,
         )  # fmt: skip
         if is_drawn:
-            return RedisCommand("schedule_one", self._drawn_keys, args, as_received)
-        return self._call("schedule_one", (*args, 1), as_received)
+            return RedisCommand("schedule_one", self._drawn_keys, args, int)
+        return self._call("schedule_one", (*args, 1), int)
 
     def quarantine(
         self,
