@@ -70,10 +70,9 @@ def accept(
     id, gathering = _named(message, limits, tenant, draw)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
-    if tenant and destination.kind == PULL:
-        destination, canonical = cache.parse(of_tenant(canonical, tenant), kinds)
-    elif destination.kind == PULL and (owner := tenant_of_topic(destination)):
+    if destination.kind == PULL and (owner := tenant or tenant_of_topic(destination)):
         # No other tenant could finish it there.
+        destination, canonical = cache.parse(of_tenant(canonical, owner), kinds)
         id, tenant = check_id(id_as_given(id, owner), limits, owner), owner
     key = _short_key(message.key, limits)
     if message.json is not msgspec.UNSET:
