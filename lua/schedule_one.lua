@@ -56,12 +56,14 @@ local head -- the earliest score before this call, if it matters to the owner
 if score < (tonumber(marks[2]) or 0) then
   head = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or math.huge)
 end
-if redis.call('ZADD', KEYS[2], 'NX', text, id) == 0 then
-  return 0
-end
-if redis.pcall('HSETNX', KEYS[1], id, struct.pack('>Bd', 1, score) .. ARGV[4]) ~= 1 then
-  redis.call('ZREM', KEYS[2], id) -- it has a record, or the key is damaged
-  return 0
+local enters = redis.call('ZADD', KEYS[2], 'NX', text, id) == 1
+if not enters or redis.pcall('HSETNX', KEYS[1], id, struct.pack('>Bd', 1, score) .. ARGV[4]) ~= 1 then
+  if enters then -- it has a record, or the key is damaged
+    redis.call('ZREM', KEYS[2], id)
+  end
+  local old = redis.call('HGET', KEYS[1], id)
+  local is_again = old and string.sub(old, 10, 13) == string.sub(ARGV[4], 1, 4)
+  return is_again and math.floor(struct.unpack('>d', old, 2)) or 0
 end
 local scheduled = redis.pcall('HINCRBY', KEYS[3], 'scheduled', '1')
 if type(scheduled) ~= 'number' then

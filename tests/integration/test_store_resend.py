@@ -95,10 +95,8 @@ def out_of_lease(world: World) -> None:
 
 
 def schedule_one(world: World) -> RedisCommand[Any]:
-    """As a client makes it: what it wrote before, `schedule` knows by its stamp."""
     message = b"1234", Accepted("x", b"x", f"{world.now_ms + 5}", 255, b"payload")
-    command = world.bucket.schedule_one(message, is_drawn=False, now_ms=world.now_ms)
-    return command
+    return world.bucket.schedule_one(message, is_drawn=False, now_ms=world.now_ms)
 
 
 def schedule_read_before(world: World) -> RedisCommand[Any]:
@@ -180,7 +178,7 @@ REPLACING: dict[str, Any] = {"payload": b"other", "policy": OnConflict.REPLACE}
 FROM_A_SOURCE: dict[str, Any] = {"payload": b"other", "policy": OnConflict.FAIL, "source": SOURCE}
 CASES: dict[str, Case] = {
     "schedule": scheduling(),
-    "schedule_one": schedule_one,
+    "schedule_one": after(lambda world: world.schedule("y", world.now_ms), schedule_one),
     "schedule_replacing": after(lambda world: world.claimed("x"), scheduling(5, **REPLACING)),
     "schedule_conflicting": after(scheduled, scheduling(5, payload=b"other")),
     "schedule_duplicate": after(scheduled, scheduling(5)),

@@ -143,7 +143,7 @@ LUA_MUTANTS = [
     LuaMutant("schedule_one knows no delivered id", "schedule_one",
               "redis.call('ZSCORE', KEYS[9], id)", "false"),
     LuaMutant("schedule_one stores twice", "schedule_one",
-              "  redis.call('ZREM', KEYS[2], id) -- it has a record, or the key is damaged\n", ""),
+              "    redis.call('ZREM', KEYS[2], id)\n", ""),
     LuaMutant("schedule_one wakes nobody", "schedule_one", "if head and score < head", "if false"),
     LuaMutant("schedule_one wakes always", "schedule_one",
               "if score < (tonumber(marks[2]) or 0)", "if true"),
