@@ -66,19 +66,18 @@ class Mix(NamedTuple):
 
 
 def read_destinations_due(calls: Namespace, from_ms: int, to_ms: int) -> Steps[Mix]:
-    """Which exchanges and topics the delayed messages of a span are bound for. One round trip.
+    """Which exchanges and topics the delayed messages of a span are bound for.
 
-    to_ms: not included. Few messages are counted. Of many, the first ones of each eighth of the
-    span are read in each bucket, and the rest is estimated.
+    to_ms: not included. Up to 4,000 messages are counted. Of more, the first ones of each eighth of
+    the span are read in each bucket, and the rest is estimated.
     """
     buckets = yield from calls.every_bucket()
     most = max(_LEAST_READ, _READ // (_PARTS * len(buckets)))
     ends = [from_ms + (to_ms - from_ms) * n // _PARTS for n in range(_PARTS + 1)]
     spans = [span for span in pairwise(ends) if span[0] < span[1]]
-    replies = yield from grouped([_asked(b, *span, most) for span in spans for b in buckets])
-    for reply in replies:
-        if (error := next((e for e in reply if isinstance(e, StoreError)), None)) is not None:
-            raise error
+    replies = yield from _read(buckets, spans, most)
+    if most < max(count for count, _ in replies) <= sum(count for count, _ in replies) <= _READ:
+        replies = yield from _read(buckets, spans, _READ)  # few, but many of them in one bucket
     size, strata, parts = len(buckets), list[Tallied](), list[MixPart]()
     for number, span in enumerate(spans):
         own = replies[number * size : (number + 1) * size]
@@ -88,6 +87,17 @@ def read_destinations_due(calls: Namespace, from_ms: int, to_ms: int) -> Steps[M
         parts.append(_part(span, tallied, [one for _, some in labelled for one in some]))
     by_number = sorted(estimated(strata), key=lambda each: (-each[1].messages, each[0]))
     return Mix(by_number, parts)
+
+
+def _read(
+    buckets: Sequence[Bucket], spans: Sequence[tuple[int, int]], most: int
+) -> Steps[list[list[Any]]]:
+    """Of each span and bucket how many are due, and the first of them. Raises the first error."""
+    replies = yield from grouped([_asked(b, *span, most) for span in spans for b in buckets])
+    for reply in replies:
+        if (error := next((e for e in reply if isinstance(e, StoreError)), None)) is not None:
+            raise error
+    return replies
 
 
 def _labelled(calls: Namespace, found: BoundSlice) -> list[tuple[float, str]]:
