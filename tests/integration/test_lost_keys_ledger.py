@@ -175,7 +175,10 @@ async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counte
 ) -> None:
     url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
     async with Crew(redis_url, namespace, 1, ledger=url) as crew:
-        kept: dict[str, Any] = {"ledger": {"reconcile_s": 1800.0}, "scan": {"claim_ahead_ms": 5}}
+        kept: dict[str, Any] = {
+            "ledger": {"reconcile_s": 1800.0},
+            "scan": {"claim_ahead_ms": 5, "fire_lead_ms": 5},
+        }
         crew.start(lease=CALM, buckets=1, **kept)
         (session,) = await until_async(lambda: held(crew))
         ids = await crew.schedule(3, seconds=0.1, first_s=1.0)
