@@ -21,7 +21,6 @@
 --          be sent again as the other
 -- cost     O(log n)
 local SHORT, LONG = 16, 129 -- entries of `due`, as a list
-local LONG_ID = string.rep('\0', 65)
 local id, text = ARGV[3], ARGV[5]
 -- No look at `cut`: a bucket that gives its messages to others has other keys.
 local marks = redis.call('HMGET', KEYS[3], 'birth', 'look')
@@ -44,11 +43,7 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
-local is_delay = string.byte(text) == 43
-local score = is_delay and now + text or tonumber(text)
-if is_delay then
-  text = string.format('%.17g', score)
-end
+local score = string.byte(text) == 43 and now + text or tonumber(text)
 if score < now - 1 then
   return 0
 end
@@ -56,7 +51,7 @@ local head -- the earliest score before this call, if it matters to the owner
 if score < (tonumber(marks[2]) or 0) then
   head = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or math.huge)
 end
-local enters = redis.call('ZADD', KEYS[2], 'NX', text, id) == 1
+local enters = redis.call('ZADD', KEYS[2], 'NX', score, id) == 1
 if not enters or redis.pcall('HSETNX', KEYS[1], id, struct.pack('>Bd', 1, score) .. ARGV[4]) ~= 1 then
   if enters then -- it has a record, or the key is damaged
     redis.call('ZREM', KEYS[2], id)
@@ -71,8 +66,9 @@ if type(scheduled) ~= 'number' then
 elseif scheduled % SHORT == 0 then -- seldom, and soon enough; see `schedule`
   local size = redis.call('ZCARD', KEYS[2])
   if size >= SHORT and size < LONG then
-    redis.call('ZADD', KEYS[2], 0, LONG_ID)
-    redis.call('ZREM', KEYS[2], LONG_ID)
+    local long_id = string.rep('\0', 65)
+    redis.call('ZADD', KEYS[2], 0, long_id)
+    redis.call('ZREM', KEYS[2], long_id)
   end
 end
 if head and score < head then
