@@ -92,7 +92,7 @@ def read_destinations_due(calls: Namespace, from_ms: int, to_ms: int) -> Steps[M
 def _read(
     buckets: Sequence[Bucket], spans: Sequence[tuple[int, int]], most: int
 ) -> Steps[list[list[Any]]]:
-    """Of each span and bucket how many are due, and the first of them. Raises the first error."""
+    """How many are due in each span and bucket, and the first of them. Raises the first error."""
     replies = yield from grouped([_asked(b, *span, most) for span in spans for b in buckets])
     for reply in replies:
         if (error := next((e for e in reply if isinstance(e, StoreError)), None)) is not None:
