@@ -63,11 +63,12 @@ class BucketsFollowed:
             self.moved_s = time.monotonic()
             if layout.here.first < self.layout.here.first:  # Redis has an older past
                 self._states = {}
-        self.layout, self.birth, self.is_resizing = layout, birth, layout.next is not None
+        self.birth, self.is_resizing = birth, layout.next is not None
         # Also in a Redis that was wiped, and has no trace of them.
         before = (n for each in layout.epochs[: layout.at] for n in each.numbers)
         self._states |= dict.fromkeys(before, _RETIRED)
         self.here = [self.bucket(number) for number in layout.here.numbers]
+        self.layout = layout  # last: another thread that knows it goes on with `here`
         return True
 
     def bucket(self, number: int) -> Bucket:
