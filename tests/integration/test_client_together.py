@@ -196,6 +196,21 @@ def test_an_abandoned_client_closes_its_connection(own_url: str, own: redis.Redi
         gc.enable()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed")  # asyncio's, of a writer that is abandoned
+async def test_an_abandoned_client_closes_its_connection_while_the_loop_runs(
+    own_url: str, own: redis.Redis
+) -> None:
+    gc.disable()
+    try:
+        client = AsyncClient(own_url)
+        await client.schedule(TO, b"", delay=60)
+        assert connections(own) == 1
+        del client
+        await until_async(lambda: connections(own) == 0)
+    finally:
+        gc.enable()
+
+
 async def test_calls_by_id_of_one_tick_travel_in_one_pipeline(
     together: AsyncClient, own: redis.Redis
 ) -> None:

@@ -56,10 +56,10 @@ async def test_replies_come_in_pieces_and_what_comes_unasked_ends_a_connection()
     for piece in (b"+PO", b"NG\r\n", b"+ONE\r\n"):
         await asyncio.sleep(0)
         assert not call.done()
-        connection.data_received(piece)
+        connection.take_bytes(piece)
     assert await call == [b"PONG", b"ONE"]
     assert connection.is_open
-    connection.data_received(b"-ERR of no call\r\n")
+    connection.take_bytes(b"-ERR of no call\r\n")
     assert not connection.is_open
     with pytest.raises(redis.ConnectionError):
         await connection.call([PING])
@@ -73,13 +73,13 @@ async def test_bytes_that_come_meanwhile_prolong_the_wait_and_silence_ends_it() 
     call = asyncio.create_task(connection.call([PING, PING], 60))
     await asyncio.sleep(0)
     connection._until_s = 0.0
-    connection.data_received(b"+PONG\r\n")
-    connection._look()  # too early: it waits for the rest
-    connection.data_received(b"+PONG\r\n")
+    connection.take_bytes(b"+PONG\r\n")
+    connection.check_time()  # too early: it waits for the rest
+    connection.take_bytes(b"+PONG\r\n")
     assert len(await call) == 2
     call = asyncio.create_task(connection.call([PING]))
     await asyncio.sleep(0)
-    connection.connection_lost(ConnectionResetError("reset"))
+    connection.note_loss(ConnectionResetError("reset"))
     with pytest.raises(ConnectionResetError):
         await call
     assert not connection.is_open

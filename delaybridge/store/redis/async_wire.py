@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,7 +33,31 @@ def lost_if_closed() -> Iterator[None]:
         raise redis.ConnectionError("closed while it was written to") from exc
 
 
-class StreamConnection(OpenConnection, asyncio.Protocol):
+class _Receiver(asyncio.Protocol):
+    """Tells a connection what happens to it.
+
+    The loop holds this one, and this one the connection only weakly: a connection that nothing else
+    holds ends, and its writer closes the socket.
+    """
+
+    def __init__(self, connection: StreamConnection) -> None:
+        self._connection = weakref.ref(connection)
+
+    def data_received(self, data: bytes) -> None:
+        if (connection := self._connection()) is not None:
+            connection.take_bytes(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if (connection := self._connection()) is not None:
+            connection.note_loss(exc)
+
+    def check_time(self) -> None:
+        """The time of the call under way may be up."""
+        if (connection := self._connection()) is not None:
+            connection.check_time()
+
+
+class StreamConnection(OpenConnection):
     """A connection on an event loop, its handshake done.
 
     It takes the place of redis-py's streams: a call waits for one future, and for no timer of its
@@ -45,7 +70,8 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         self._transport: Any = self._writer.transport
         self._is_over: bool = self._reader.at_eof()  # or something came unasked
         connection._reader = connection._writer = None  # or redis-py would close them as well
-        self._transport.set_protocol(self)
+        self._receiver = _Receiver(self)
+        self._transport.set_protocol(self._receiver)
         self._reply_parser = parser_for(self.errors)
         self._timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
         self._replies: list[Any] | None = None  # those of the call under way so far
@@ -82,7 +108,7 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         finally:
             self._waiter = None
 
-    def data_received(self, data: bytes) -> None:
+    def take_bytes(self, data: bytes) -> None:
         """Read the replies in it; the last one ends the call."""
         replies, waiter, parser = self._replies, self._waiter, self._reply_parser
         if replies is None:
@@ -102,7 +128,7 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
         elif not waiter.done():
             waiter.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def note_loss(self, exc: Exception | None) -> None:
         """The call under way fails, and no other begins."""
         self._end(exc or _closed())
         if self._timer is not None:
@@ -120,9 +146,10 @@ class StreamConnection(OpenConnection, asyncio.Protocol):
             if self._timer.when() <= until_s:
                 return  # it looks again then
             self._timer.cancel()
-        self._timer = self._loop.call_at(until_s, self._look)
+        self._timer = self._loop.call_at(until_s, self._receiver.check_time)
 
-    def _look(self) -> None:
+    def check_time(self) -> None:
+        """End the call under way if its time is up."""
         self._timer = None
         if self._waiter is None or self._replies is None:
             return
