@@ -236,7 +236,9 @@ def test_what_drop_ins_send_at_once_and_later_is_delivered(
     kafka.close()
     bridge.advance("1h")
     places = ["rabbitmq:aio/k", "rabbitmq:/tasks"]
-    assert [each.destination for each in bridge.delivered()] == [*places, *places, "kafka:orders"]
+    assert [each.destination for each in bridge.delivered("rabbitmq")] == [*places, *places]
+    # For how long it waited in the producer's queue is taken off its delay: no order is promised.
+    assert [each.destination for each in bridge.delivered("kafka")] == ["kafka:orders"]
 
 
 def test_the_command_line_reaches_it(bridge: Bridge) -> None:

@@ -180,6 +180,31 @@ def test_messages_scheduled_between_two_looks_count_and_a_refusal_makes_it_look_
     assert look(quota) is True, "full as it was: it does not ask with every call"
 
 
+def test_messages_that_are_sent_while_it_looks_count_too() -> None:
+    clock = Clock()
+    quota = Quota(Limits(pending_messages=3), DEFAULT_KINDS, clock)
+    assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+    clock.now_s += 1
+    first = quota.read_counts(BUCKETS)
+    next(first)
+    assert look(quota) is True, "one look is enough"
+    quota.count(payload("kafka:a"))
+    with pytest.raises(StopIteration):
+        first.send([sample(1, "kafka:a"), Sample(0, [])])  # read before that message was written
+    quota.count(payload("kafka:a"))
+    assert str(refused(quota, "kafka:a")).startswith("limits.pending_messages: 3 are pending")
+    assert look(quota, sample(2, "kafka:a"), Sample(0, [])) is True
+    assert refused(quota, "kafka:a") is None, "what was counted before a look is not added to it"
+
+
+def test_before_the_first_look_has_ended_all_look() -> None:
+    quota = Quota(Limits(pending_messages=1), DEFAULT_KINDS, Clock())
+    first = quota.read_counts(BUCKETS)
+    next(first)
+    assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+    assert refused(quota, "kafka:a")
+
+
 def test_a_tenant_that_is_refused_makes_nobody_look_again_though_others_schedule() -> None:
     """Each look reads many records: who is refused could keep Redis busy with small requests."""
     clock = Clock()

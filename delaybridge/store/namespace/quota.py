@@ -1,12 +1,12 @@
 """Limits on how much may be pending in a namespace, for one destination and of one tenant.
 
 All are off by default. A client looks at most once a second, and only while it schedules; in
-between it counts its own messages. A limit can therefore be exceeded only if several clients
-schedule in the same second. Messages are counted. Bytes, and the shares of destinations and
-tenants, are estimated from a sample of every bucket. A small bucket is in the sample as a whole;
-with many messages pending, a share is right to within a few per cent of all that is pending. A
-tenant is refused only if the low end of its estimate is at its limit: never because others have
-many messages, so that one of its own stands for thousands.
+between, and while it looks, it counts its own messages. A limit can therefore be exceeded only if
+several clients schedule in the same second. Messages are counted. Bytes, and the shares of
+destinations and tenants, are estimated from a sample of every bucket. A small bucket is in the
+sample as a whole; with many messages pending, a share is right to within a few per cent of all that
+is pending. A tenant is refused only if the low end of its estimate is at its limit: never because
+others have many messages, so that one of its own stands for thousands.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Quota:
     ) -> None:
         self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
         self._looked_s, self._parsed = -_EVERY_S, DestinationCache()
+        self._has_looked, self._looks = False, 0  # looks that are under way
+        self._meanwhile = list[tuple[bytes, int]]()  # what was counted during them
         self._pending = defaultdict[_Place, _Pending](_Pending)
         self._set = {
             limited: [
@@ -97,11 +99,21 @@ class Quota:
 
     def read_counts(self, buckets: Sequence[Bucket]) -> Steps[bool]:
         """Whether there are limits. Asks the store first if the last look is too old."""
-        if self.is_set and self._monotonic() - self._looked_s >= _EVERY_S:
-            self._looked_s = self._monotonic()
-            samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
-            # A damaged bucket does not stop messages for the others.
-            self._take([each for each in samples if not isinstance(each, StoreError)])
+        is_old = not self._has_looked or self._monotonic() - self._looked_s >= _EVERY_S
+        if self.is_set and is_old:
+            self._looked_s, begin = self._monotonic(), len(self._meanwhile)
+            self._looks += 1
+            try:
+                samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
+                # A damaged bucket does not stop messages for the others.
+                self._take([each for each in samples if not isinstance(each, StoreError)])
+                for payload, times in self._meanwhile[begin:]:  # they come behind the samples
+                    self._add(payload, times)
+                self._has_looked = True
+            finally:
+                self._looks -= 1
+                if not self._looks:
+                    self._meanwhile.clear()
         return self.is_set
 
     def refusal(self, payload: bytes) -> StoreFull | None:
@@ -117,6 +129,11 @@ class Quota:
 
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
+        if self._looks:
+            self._meanwhile.append((payload, times))
+        self._add(payload, times)
+
+    def _add(self, payload: bytes, times: int) -> None:
         for place in self._places(payload, payload):
             pending = self._pending[place]
             pending.add(len(payload), times)
