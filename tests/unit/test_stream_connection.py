@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ class Transport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Of the connection, which reads no bytes by itself."""
+        self.protocol: Any = protocol
 
     def is_closing(self) -> bool:
         return self.is_lost
@@ -48,6 +50,20 @@ def closed() -> RuntimeError:
 async def test_a_write_to_a_closed_connection_is_a_lost_connection() -> None:
     with pytest.raises(redis.ConnectionError):
         await connected(Transport(is_lost=True)).call([PING])
+
+
+async def test_a_call_has_its_answer_though_nothing_else_holds_its_task() -> None:
+    transport, found = Transport(), list[Any]()
+
+    async def call() -> None:
+        found.extend(await connected(transport).call([PING]))
+
+    asyncio.create_task(call())
+    await asyncio.sleep(0)
+    gc.collect()
+    transport.protocol.data_received(b"+PONG\r\n")
+    await asyncio.sleep(0)
+    assert found == [b"PONG"]
 
 
 async def test_replies_come_in_pieces_and_what_comes_unasked_ends_a_connection() -> None:

@@ -37,11 +37,13 @@ class _Receiver(asyncio.Protocol):
     """Tells a connection what happens to it.
 
     The loop holds this one, and this one the connection only weakly: a connection that nothing else
-    holds ends, and its writer closes the socket.
+    holds ends, and its writer closes the socket. waiting: itself, while a call waits for it, or a
+    task that nothing else holds would end in the middle of its call.
     """
 
     def __init__(self, connection: StreamConnection) -> None:
         self._connection = weakref.ref(connection)
+        self.waiting: StreamConnection | None = None
 
     def data_received(self, data: bytes) -> None:
         if (connection := self._connection()) is not None:
@@ -102,11 +104,11 @@ class StreamConnection(OpenConnection):
         """Until the replies are there, or it is over."""
         if self._is_over:
             raise _closed()
-        self._waiter = self._loop.create_future()
+        self._waiter, self._receiver.waiting = self._loop.create_future(), self
         try:
             await self._waiter
         finally:
-            self._waiter = None
+            self._waiter = self._receiver.waiting = None
 
     def take_bytes(self, data: bytes) -> None:
         """Read the replies in it; the last one ends the call."""
