@@ -1,13 +1,10 @@
 """The sections of the settings for what takes messages in from brokers: ingest, and the front."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
-from pydantic import Field
-
-from delaybridge.settings.sections import Section, Switch, Texts
-from delaybridge.settings.values import number, text, texts, whole
+from delaybridge.settings.section import Section
+from delaybridge.settings.sections import Switch, Texts
+from delaybridge.settings.values import number, short, text, texts, whole
 
 _KIB, _MIB = 2**10, 2**20
 Skips = Annotated[
@@ -70,7 +67,7 @@ class IngestSettings(Section):
     """RabbitMQ: the most unacknowledged messages in memory, per queue; an exchange has two."""
     window_bytes: Annotated[int, whole(_KIB, 2**40)] = 32 * _MIB
     """The most bytes in memory per broker; at the limit nothing more is read from it."""
-    group: Annotated[str, Field(min_length=1, max_length=249)] = "delaybridge"
+    group: Annotated[str, short(249, 1)] = "delaybridge"
     """Kafka: the consumer group."""
     skip_offsets: Skips = ()
     """Kafka: TOPIC/PARTITION=OFFSET of records that cannot be read, to be skipped."""
@@ -97,7 +94,7 @@ class FrontSettings(Section):
         "127.0.0.1:5672"
     )
     """HOST:PORT where clients connect; 0.0.0.0:5672 is reachable from other hosts."""
-    broker: Annotated[str, Field(max_length=64)] = ""
+    broker: Annotated[str, short(64)] = ""
     """Which of [brokers] it stands before; it may be left out if only one is of RabbitMQ."""
     nodes: Nodes = ()
     """HOST:PORT of the nodes that clients are connected to; if one cannot be reached, the next one
@@ -113,9 +110,9 @@ class FrontSettings(Section):
     """Let the user guest in from other hosts, as RabbitMQ itself does not."""
     proxy_protocol: Switch = False
     """Tell the broker the address of each client, by PROXY protocol 2. It must expect that."""
-    tls_cert_file: Annotated[str, Field(max_length=4096)] = ""
+    tls_cert_file: Annotated[str, short(4096)] = ""
     """Clients use TLS: the certificate, with those between it and the root. Empty: no TLS."""
-    tls_key_file: Annotated[str, Field(max_length=4096)] = ""
+    tls_key_file: Annotated[str, short(4096)] = ""
     """Its key; empty: it is in tls_cert_file, too."""
     other_protocols: Annotated[str, text("refuse|pass", "refuse or pass")] = "refuse"
     """What a client gets that begins with another protocol than AMQP 0-9-1, as AMQP 1.0: refuse, or

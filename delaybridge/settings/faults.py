@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pydantic_core import ErrorDetails
-
 from delaybridge.errors import printable
 from delaybridge.errors import quoted as plainly
-from delaybridge.settings import password_file
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, near
+from delaybridge.settings.section import Fault
 from delaybridge.settings.sources import SettingsSource
 from delaybridge.settings.urls import KINDS, own_kind_of, redact, redact_text
 
 DEFAULT = "default"
+NAME = "[key]"  # at the end of a path: the name is refused, not the value
 _SHOWN_CHARS = 100
 _READ_CHARS = 2000  # a longer text is not examined, since it is not shown
 _SHOWN_ITEMS = 3
 _URLS = {("redis", "url"), ("ledger", "url"), ("outbox", "url"), ("http", "proxy")}
 
 
-def fault(error: ErrorDetails, sources: list[SettingsSource], known: list[KeyPath]) -> str:
-    """The line for one error of pydantic's."""
-    path, value = tuple(str(part) for part in error["loc"]), error["input"]
-    if error["type"] == "value_error" and path == ("redis",):  # from the check of the whole section
-        path, value = (*path, password_file.OPTION), value[password_file.OPTION]
-    is_name = path[-1] == "[key]"
+def fault(found: Fault, sources: list[SettingsSource], known: list[KeyPath]) -> str:
+    """The line for one refused value."""
+    path, value, allowed = found
+    is_name = path[-1] == NAME
     path = path[:-1] if is_name else path
     where = f"{source_of(path, sources)}: "
-    if error["type"] == "extra_forbidden":
+    if allowed is None:
         return f"{where}{_named(path)}: unknown{near(path, known)}"
-    allowed = str(error.get("ctx", {}).get("error", error["msg"]))
     if is_name:
         path, got = path[:1], f"the name {value_text((), value)}"
     else:

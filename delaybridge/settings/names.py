@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
-
 from delaybridge.errors import nearest, printable
+from delaybridge.settings.section import Section
 
 KeyPath = tuple[str, ...]
 BROKERS = ("brokers",)
@@ -18,15 +17,14 @@ _SHORT_NAMES: dict[str, KeyPath] = {"REDIS_URL": ("redis", "url")}
 
 
 def fields_of(
-    model: type[BaseModel], section: KeyPath = ()
-) -> Iterator[tuple[KeyPath, type[BaseModel], str]]:
+    model: type[Section], section: KeyPath = ()
+) -> Iterator[tuple[KeyPath, type[Section], str]]:
     """Key path, class and attribute of every setting, in the order of the file."""
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from fields_of(inner, (name,))
+    for name, field in model.fields.items():
+        if field.is_section:
+            yield from fields_of(field.type, (name,))
         else:
-            yield (*section, field.alias or name), model, name
+            yield (*section, field.written), model, name
 
 
 def dotted(path: KeyPath) -> str:

@@ -4,16 +4,13 @@
 are its comments.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Self
+from typing import Annotated, Any
 from urllib.parse import quote
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from delaybridge.message import TENANT, TENANT_CHARS, Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
+from delaybridge.settings.section import Fault, Named, Refused, Section
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
 from delaybridge.settings.values import (
     delay,
@@ -21,7 +18,9 @@ from delaybridge.settings.values import (
     networks,
     number,
     printable,
+    short,
     switch,
+    text,
     texts,
     whole,
 )
@@ -45,54 +44,44 @@ TenantLimits = Annotated[
 ]
 
 
-class Section(BaseModel):
-    """One table of the file."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
-    )
-
-
 class RedisSettings(Section):
     """Where delayed messages are stored."""
 
-    url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = SecretUrl(
-        "redis://127.0.0.1:6379/0"
-    )
+    url: Annotated[SecretUrl, check_redis_url] = SecretUrl("redis://127.0.0.1:6379/0")
     """redis://HOST[:PORT][/DB], unix:///PATH?db=DB, redis+sentinel://HOST,HOST.../SERVICE[/DB] or
     redis+cluster://HOST[:PORT],HOST...; rediss for TLS. USER:PASSWORD@ before the first HOST, in a
     password @ as %40 and / as %2F. For the Sentinels ?sentinel_username=&sentinel_password=, or
     sentinel_password_file. ?time_in_scripts=no for a server that refuses TIME in scripts."""
     timeout_s: Annotated[float, number(0.05, 60)] = 5.0
     """A call is answered or fails within this time."""
-    password_file: Annotated[str, Field(max_length=4096)] = ""
+    password_file: Annotated[str, short(4096)] = ""
     """A file that holds the password, instead of the URL. It is read at each connect, so a new
     password takes effect at once. The same as ?password_file=/PATH in the URL, which every
     broker's URL takes, too."""
 
-    @model_validator(mode="after")
-    def _file_in_url(self) -> Self:
+    def __init__(self, **given: Any) -> None:
         """Everything that connects is given the URL alone."""
-        bare, file = password_file.split(self.url)
-        if self.password_file and (file is None or file.path != self.password_file):
-            option = f"{password_file.OPTION}={quote(self.password_file)}"
-            url = f"{str.__str__(self.url)}{'&' if '?' in self.url else '?'}{option}"
-            # Read again: refused where the URL holds a password, or another file.
+        super().__init__(**given)
+        _, file = password_file.split(self.url)
+        if not self.password_file or (file is not None and file.path == self.password_file):
+            return
+        option = f"{password_file.OPTION}={quote(self.password_file)}"
+        url = f"{str.__str__(self.url)}{'&' if '?' in self.url else '?'}{option}"
+        try:  # it is read again: refused where the URL holds a password
             if file is not None:
                 raise ValueError("password_file here or in the URL, not two different ones")
             self.__dict__["url"] = check_redis_url(url)
-        return self
+        except ValueError as exc:
+            raise Refused([Fault((password_file.OPTION,), self.password_file, str(exc))]) from None
 
 
 class LedgerSettings(Section):
     """A database that has every message: see docs/ledger.md. It is used if durability is ledger."""
 
-    url: Annotated[SecretUrl, BeforeValidator(check_ledger_url)] = SecretUrl("")
+    url: Annotated[SecretUrl, check_ledger_url] = SecretUrl("")
     """postgresql+psycopg://USER@HOST[:PORT]/DATABASE, mysql+pymysql://USER@HOST[:PORT]/DATABASE, or
     sqlite:////PATH for one machine; in a password @ as %40 and / as %2F."""
-    hot_window_s: Annotated[float, AfterValidator(check_hot_window), number(0, 10**9)] = (
-        HOT_WINDOW_S
-    )
+    hot_window_s: Annotated[float, number(0, 10**9), check_hot_window] = HOT_WINDOW_S
     """Messages due later than this stay in the database alone; a worker brings them into Redis in
     time. 0: all go into Redis at once; else 10 or more."""
     retention_s: Annotated[float, number(0, 10**9)] = 604_800.0
@@ -105,7 +94,7 @@ class LedgerSettings(Section):
 class OutboxSettings(Section):
     """An application's database with the table of `delaybridge.outbox`: see docs/outbox.md."""
 
-    url: Annotated[SecretUrl, BeforeValidator(check_ledger_url)] = SecretUrl("")
+    url: Annotated[SecretUrl, check_ledger_url] = SecretUrl("")
     """The same forms as for ledger.url. It is used by `delaybridge outbox` only."""
     poll_ms: Annotated[int, whole(1, 60_000)] = 20
     """How often the pump looks for rows. On PostgreSQL it is told of them, and looks every
@@ -207,7 +196,7 @@ class MetricsSettings(Section):
     port: Annotated[int, whole(0, 65_535)] = 0
     """`scan`, `ingest` and `front` serve /metrics, /health/live and /health/ready here, with one
     port for all processes of a command; 0: they serve nothing."""
-    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    host: Annotated[str, short(255, 1)] = "127.0.0.1"
     """The address to listen on; 0.0.0.0 is reachable from other hosts, without a password."""
 
 
@@ -216,29 +205,31 @@ class HttpSettings(Section):
 
     allow_private: Switch = False
     """Also connect to private and local addresses, and without TLS."""
-    secret_file: Annotated[str, Field(max_length=4096)] = ""
+    secret_file: Annotated[str, short(4096)] = ""
     """A file with the secret that signs each POST (Standard Webhooks); several lines: with each."""
     timeout_s: Annotated[float, number(0.1, 3600)] = 10.0
     """A POST is answered within this time, or its outcome is unknown."""
     connections: Annotated[int, whole(1, 10_000)] = 64
     """The most POSTs under way at once, for each broker."""
-    proxy: Annotated[str, Field(pattern=r"^(|https?://[^\s@?#/]+/?)$")] = ""
+    proxy: Annotated[
+        str, text(r"|https?://[^\s@?#/]+/?", "http://HOST:PORT, without a user", 1000)
+    ] = ""
     """http://HOST:PORT of a proxy that all POSTs go through. It decides what may be reached."""
 
 
 class ServeSettings(Section):
     """The HTTP API: `delaybridge serve`."""
 
-    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    host: Annotated[str, short(255, 1)] = "127.0.0.1"
     """The address to listen on; any but this host's own needs token_file."""
     port: Annotated[int, whole(0, 65_535)] = 8645
     """The port; 0: any free one."""
-    base_path: Annotated[str, Field(max_length=255, pattern=f"^{PATH_PREFIX}$")] = "/"
+    base_path: Annotated[str, text(PATH_PREFIX, "a path, as /delay")] = "/"
     """What stands before each path, as /delay behind a proxy."""
     trusted_proxies: Networks = ()
     """Addresses or networks of proxies, as ["127.0.0.1", "10.0.0.0/8"]. From these X-Forwarded-For
     says the client's address, and X-Forwarded-Prefix what they took off the path."""
-    token_file: Annotated[str, Field(max_length=4096)] = ""
+    token_file: Annotated[str, short(4096)] = ""
     """A file with one token a line: TOKEN [read|write|admin [NAME [TENANT]]]; admin if nothing is
     said. Instead of TOKEN also sha256:HEX, its SHA-256, as `delaybridge serve token new` writes it.
     It is read again whenever it changes. Without it everybody who reaches the port may do
@@ -250,13 +241,13 @@ class ServeSettings(Section):
     token_file, else only this host's own."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
-    compat: Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,64}$")] = ""
+    compat: Annotated[str, text("[a-z0-9_-]{0,64}", "up to 64 of a-z 0-9 _ -")] = ""
     """Also speak the HTTP of another delay queue: mykit, youzan or delay-queue."""
-    compat_destination: Annotated[str, Field(max_length=1000)] = "pull:{topic}"
+    compat_destination: Annotated[str, short(1000)] = "pull:{topic}"
     """Where the messages of its topics go, as kafka:{topic} or rabbitmq:{topic}/{subtopic}."""
     env_label: Annotated[str, printable(20)] = ""
     """A word at the top of every page of the console, as PROD; up to 20 characters."""
-    trace_url: Annotated[str, Field(max_length=1000, pattern=r"^(|https?://\S+)$")] = ""
+    trace_url: Annotated[str, text(r"|https?://\S+", "a URL of http or https", 1000)] = ""
     """Where the console's link to a message's trace leads, as https://jaeger/trace/{trace_id}."""
     processes: Annotated[int, whole(1, 256)] = 1
     """Processes that share the port; at most one per core is useful."""
@@ -281,7 +272,7 @@ class LimitsSettings(Section):
     """The largest size of all its headers together."""
     id_bytes: Annotated[int, whole(1, 255)] = _LIMITS.id_bytes
     """The longest id."""
-    delay_ms: Annotated[int, delay] = Field(default=_LIMITS.delay_ms, alias="delay")
+    delay_ms: Annotated[int, Named("delay"), delay] = _LIMITS.delay_ms
     """The longest delay, with a unit."""
     pending_messages: Annotated[int, whole(0, 10**12)] = _LIMITS.pending_messages
     """The most messages pending; 0: no limit."""

@@ -1,33 +1,22 @@
 """All settings, and how they are loaded: flags before environment before file before default."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PrivateAttr,
-    ValidationError,
-)
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings import relations, sources, values
 from delaybridge.settings.durability import Durability, Keeping, check_durability
 from delaybridge.settings.entrances import FrontSettings, IngestSettings
-from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source_of
-from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
+from delaybridge.settings.faults import DEFAULT, NAME, fault, misnamed_brokers, source_of
+from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of
+from delaybridge.settings.section import Fault, Refused, Section
 from delaybridge.settings.sections import (
     DeadSettings,
     HttpSettings,
@@ -40,36 +29,39 @@ from delaybridge.settings.sections import (
     RedisSettings,
     RetrySettings,
     ScanSettings,
-    Section,
     ServeSettings,
     Tenants,
 )
 from delaybridge.settings.sources import MOST_EXPLAINED
 from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret, is_loopback
 
-_SOURCES = "_sources"  # the argument by which `load` passes them
 LOW_HEARTBEAT_S = 5
 _DAY_MS = 86_400_000
 _MOST_BROKERS = 1000
 _BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
-def _broker_name(name: str) -> str:
-    if not _BROKER_NAME.fullmatch(name):
-        raise ValueError("1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS")
-    return name
-
-
-def _few_brokers(value: object) -> object:
-    if isinstance(value, Mapping) and len(value) > _MOST_BROKERS:
+def _brokers(value: object) -> dict[str, SecretUrl]:
+    if not isinstance(value, Mapping):
+        raise ValueError("a table")
+    if len(value) > _MOST_BROKERS:
         raise ValueError(f"up to {_MOST_BROKERS} brokers")
-    return value
+    taken, faults = dict[str, SecretUrl](), list[Fault]()
+    for name, url in value.items():
+        if not _BROKER_NAME.fullmatch(name):
+            form = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
+            faults.append(Fault((name, NAME), name, form))
+        try:
+            taken[name] = check_broker_url(url)
+        except ValueError as exc:
+            faults.append(Fault((name,), url, str(exc)))
+    if faults:
+        raise Refused(faults)
+    return taken
 
 
 class Settings(Section):
     """All settings. `Settings()`: the defaults; `Settings.load()`: those that are configured."""
-
-    model_config = ConfigDict(validate_default=True)
 
     namespace: Annotated[str, values.namespace] = "delaybridge"
     """Prefix of every key in Redis: one namespace, one fleet."""
@@ -86,13 +78,7 @@ class Settings(Section):
     redis: RedisSettings = RedisSettings()
     ledger: LedgerSettings = LedgerSettings()
     outbox: OutboxSettings = OutboxSettings()
-    brokers: Annotated[
-        dict[
-            Annotated[str, AfterValidator(_broker_name)],
-            Annotated[SecretUrl, BeforeValidator(check_broker_url)],
-        ],
-        BeforeValidator(_few_brokers),
-    ] = {}
+    brokers: Annotated[dict[str, SecretUrl], _brokers] = {}
     """Name = URL. The name is the first part of a destination, as in rabbitmq:orders/close; a
     message can go to a broker named here and to no other. In the environment:
     DELAYBRIDGE_BROKERS__RABBITMQ=amqp://..."""
@@ -107,12 +93,12 @@ class Settings(Section):
     http: HttpSettings = HttpSettings()
     serve: ServeSettings = ServeSettings()
     limits: LimitsSettings = LimitsSettings()
-    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
-    _loaded_with: tuple[str | Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
+    _sources: Mapping[str, str] = {}
+    _loaded_with: tuple[str | Path | None, Mapping[str, Any]] = None, {}
 
     def __init__(self, **given: Any) -> None:
-        """Merges what `load` passes; `Settings()` reads neither environment nor file."""
-        super().__init__(**sources.merged(given.pop(_SOURCES, None) or [sources.flags(given)]))
+        """`Settings()` reads neither environment nor file."""
+        super().__init__(**sources.flags(given).tree)
 
     @classmethod
     def load(
@@ -144,15 +130,16 @@ class Settings(Section):
             faults += source.without_plain_sections(cls)
         faults += misnamed_brokers(read)
         try:
-            settings = cls(**{_SOURCES: read})
-        except ValidationError as exc:
+            settings = cls(**sources.merged(read))
+        except Refused as exc:
             known = [path for path, *_ in fields_of(cls)]
-            faults += [fault(error, read, known) for error in exc.errors()[:MOST_EXPLAINED]]
-            if (rest := exc.error_count() - MOST_EXPLAINED) > 0:
+            faults += [fault(found, read, known) for found in exc.faults[:MOST_EXPLAINED]]
+            if (rest := len(exc.faults) - MOST_EXPLAINED) > 0:
                 faults.append(f"and {rest:,} more")
             raise ConfigError("\n".join(faults)) from None
-        settings._sources.update({dotted(p): source_of(p, read) for p in settings._paths()})
-        settings._loaded_with = config, dict(overrides or {})
+        found_in = {dotted(path): source_of(path, read) for path, _ in settings._values()}
+        loaded_with = config, dict(overrides or {})
+        settings = settings.model_copy(update={"_sources": found_in, "_loaded_with": loaded_with})
         faults += relations.contradictions(settings)
         if faults:
             raise ConfigError("\n".join(faults))
@@ -182,13 +169,16 @@ class Settings(Section):
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Every key path with its value as it is written in the file; URLs still as `SecretUrl`."""
-        tree = self.model_dump(by_alias=True)
-        tree["limits"]["delay"] = duration(self.limits.delay_ms)
-        return ((dotted(path), value_at(tree, path)) for path in self._paths())
+        return ((dotted(path), value) for path, value in self._values())
 
-    def _paths(self) -> Iterator[KeyPath]:
-        for path, *_ in fields_of(type(self)):
-            yield from [(*BROKERS, name) for name in self.brokers] if path == BROKERS else [path]
+    def _values(self) -> Iterator[tuple[KeyPath, Any]]:
+        for path, _, name in fields_of(type(self)):
+            section = getattr(self, path[0]) if len(path) > 1 else self
+            value = getattr(section, name)
+            if path == BROKERS:
+                yield from (((*BROKERS, broker), url) for broker, url in value.items())
+            else:
+                yield path, duration(value) if name == "delay_ms" else value
 
     def cautions(self) -> list[str]:
         """Warnings about settings that are accepted but risky; without secrets."""
@@ -218,13 +208,14 @@ class Settings(Section):
 def descriptions() -> dict[str, str]:
     """Dotted key path of each setting -> its meaning: the docstring below it in the source.
 
-    Read when asked: `use_attribute_docstrings` would read it at each import, in 30 ms.
+    Read when asked, in 30 ms.
     """
-    return {dotted(path): _docs(model).get(name, "") for path, model, name in fields_of(Settings)}
+    fields = [*fields_of(Settings)]
+    about = {model: _docs(model) for model in {model for _, model, _ in fields}}
+    return {dotted(path): about[model].get(name, "") for path, model, name in fields}
 
 
-@cache
-def _docs(model: type[BaseModel]) -> dict[str, str]:
+def _docs(model: type[Section]) -> dict[str, str]:
     (definition,) = ast.parse(inspect.getsource(model)).body
     return {
         ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))

@@ -1,7 +1,7 @@
 """Where settings are written: flags, the environment and one TOML file. Read here, not checked.
 
 Each names the flag, variable or file that gave a value, for error messages and
-`config show --sources`. Not by pydantic-settings: its import takes longer than all of this.
+`config show --sources`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from delaybridge.errors import printable
 from delaybridge.settings.names import (
@@ -25,6 +23,7 @@ from delaybridge.settings.names import (
     path_of,
     value_at,
 )
+from delaybridge.settings.section import Section
 
 CONFIG_VARIABLE = "DELAYBRIDGE_CONFIG"
 DEFAULT_FILE = "delaybridge.toml"
@@ -64,7 +63,7 @@ class SettingsSource:
         """The value written here under this key path; None if it is not there."""
         return value_at(self.tree, path)
 
-    def without_plain_sections(self, model: type[BaseModel]) -> Iterator[str]:
+    def without_plain_sections(self, model: type[Section]) -> Iterator[str]:
         """Remove every plain value written where a section belongs: one fault for each.
 
         Merged, it would be hidden by another source that gives a key of that section.
@@ -107,7 +106,7 @@ def flags(overrides: Mapping[str, Any]) -> SettingsSource:
 
 
 def environment(
-    model: type[BaseModel], environ: Mapping[str, str], faults: list[str]
+    model: type[Section], environ: Mapping[str, str], faults: list[str]
 ) -> SettingsSource:
     """The variables `DELAYBRIDGE_*`; those that are empty or not settings are left out."""
     tree: dict[str, Any] = {}

@@ -1,19 +1,18 @@
 """Validators of single values. Each raises a ValueError that states the values allowed.
 
 In the environment every value is text, so text stands for a number, a list or a truth value.
-Stricter than pydantic, which takes `true` and `1_000` for numbers. A text that is too long is
-refused before anything else looks at it.
+Neither `true` nor `1_000` is a number. A text that is too long is refused before anything else
+looks at it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_network
 from typing import TypeGuard
-
-from pydantic import AfterValidator, BeforeValidator
 
 from delaybridge import times
 from delaybridge.errors import MessageError
@@ -50,7 +49,7 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def whole(low: int, high: int) -> BeforeValidator:
+def whole(low: int, high: int) -> Callable[[object], int]:
     """A whole number from `low` to `high`."""
 
     def check(value: object) -> int:
@@ -59,10 +58,10 @@ def whole(low: int, high: int) -> BeforeValidator:
             raise ValueError(f"a whole number from {low} to {high}")
         return integer
 
-    return BeforeValidator(check)
+    return check
 
 
-def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
+def number(low: float, high: float, *, above: bool = False) -> Callable[[object], float]:
     """A number from `low` (with `above`: greater than it) to `high`."""
 
     def check(value: object) -> float:
@@ -73,10 +72,10 @@ def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
             raise ValueError(f"a number {'above' if above else 'from'} {low:g} to {high:g}")
         return float(value)  # type: ignore[arg-type]
 
-    return BeforeValidator(check)
+    return check
 
 
-def printable(length: int) -> BeforeValidator:
+def printable(length: int) -> Callable[[object], str]:
     """A text of at most `length` printable characters."""
 
     def check(value: object) -> str:
@@ -84,26 +83,30 @@ def printable(length: int) -> BeforeValidator:
             raise ValueError(f"at most {length} printable characters")
         return value
 
-    return BeforeValidator(check)
+    return check
 
 
-def text(pattern: str, form: str) -> BeforeValidator:
-    """A text of at most 255 characters, all of which `pattern` describes."""
+def text(pattern: str, form: str, most: int = 255) -> Callable[[object], str]:
+    """A text of at most `most` characters, all of which `pattern` describes."""
 
     def check(value: object) -> str:
-        if not isinstance(value, str) or len(value) > 255 or not re.fullmatch(pattern, value):
+        if not isinstance(value, str) or len(value) > most or not re.fullmatch(pattern, value):
             raise ValueError(form)
         return value
 
-    return BeforeValidator(check)
+    return check
 
 
-def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
+def short(most: int, least: int = 0) -> Callable[[object], str]:
+    """Any text of `least` to `most` characters."""
+    return text(f"(?s:.{{{least},}})", f"a text of {least} to {most} characters", most)
+
+
+def texts(pattern: str = ".+", form: str = _LIST_FORM) -> Callable[[object], tuple[str, ...]]:
     """A list of texts that all match `pattern`.
 
     A single text is a JSON list if it begins as one, else it is split at its commas.
     """
-    item = re.compile(pattern)
 
     def check(value: object) -> tuple[str, ...]:
         found = _read_list(value) if isinstance(value, str) else value
@@ -113,14 +116,13 @@ def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
             or not all(map(_is_item, found))
         ):
             raise ValueError(_LIST_FORM)
-        if not all(item.fullmatch(text) for text in found):
+        if not all(re.fullmatch(pattern, text) for text in found):
             raise ValueError(form)
         return tuple(found)
 
-    return BeforeValidator(check)
+    return check
 
 
-@AfterValidator
 def networks(value: tuple[str, ...]) -> tuple[str, ...]:
     try:
         for text in value:
@@ -146,7 +148,6 @@ def _is_item(value: object) -> bool:
     return not value.startswith(_WRITTEN) or _ADDRESS.fullmatch(value) is not None
 
 
-@BeforeValidator
 def switch(value: object) -> bool:
     if is_word(value):
         value = {"true": True, "false": False}.get(value.lower())
@@ -155,7 +156,6 @@ def switch(value: object) -> bool:
     return value
 
 
-@BeforeValidator
 def delay(value: object) -> int:
     try:
         delay_ms = times.delay_ms(value if is_word(value) else "")
@@ -166,14 +166,12 @@ def delay(value: object) -> int:
     return delay_ms
 
 
-@BeforeValidator
 def namespace(value: object) -> str:
     if not is_word(value) or not is_namespace(value):
         raise ValueError(NAMESPACE_FORM)
     return value
 
 
-@BeforeValidator
 def buckets(value: object) -> int:
     count = _integer(value)
     if count is None or not is_bucket_count(count):
@@ -181,14 +179,12 @@ def buckets(value: object) -> int:
     return count
 
 
-@BeforeValidator
 def durability(value: object) -> str:
     if not is_word(value) or read_durability(value) is None:
         raise ValueError(DURABILITY_FORM)
     return value
 
 
-@AfterValidator
 def each_once(value: tuple[str, ...]) -> tuple[str, ...]:
     if len({*value}) < len(value):
         raise ValueError("each once")

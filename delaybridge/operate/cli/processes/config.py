@@ -64,9 +64,9 @@ def check(call: Invocation) -> None:
 def sections_of(settings: Settings) -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
     """Each section with the (key path, name, value) of its settings; "" is the top level."""
     items: dict[str, list[tuple[str, str, Any]]] = {"": []}
-    for name, value in settings:
-        if name == "brokers" or hasattr(value, "model_fields_set"):
-            items[name] = []
+    items |= {
+        name: [] for name, field in settings.fields.items() if field.is_section or name == "brokers"
+    }
     for path, value in settings.items():
         section, dot, name = path.partition(".")
         items[section if dot else ""].append((path, name if dot else section, value))
