@@ -106,5 +106,12 @@ def test_what_was_moved_nearer_may_come_then_though_an_earlier_copy_may_have_com
     assert not check(fold([*scheduled(), near], [early]), set(), TERMS)["I2"]
 
 
+def test_what_came_too_early_is_not_missed_as_well() -> None:
+    found = check(
+        fold([*scheduled(), event("get", "ok", say="unknown")], [came(-2000)]), set(), TERMS
+    )
+    assert found["I2"] and not found["I19"]
+
+
 def test_mutations_name_cells_that_exist() -> None:
     assert {cell for each in MUTATIONS.values() for cell in each.cells} <= CELLS.keys()
