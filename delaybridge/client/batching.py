@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextvars import Context
 from typing import Any, TypeVar, cast
 
@@ -48,8 +49,9 @@ class ClientStore(AsyncStore):
     async def close(self) -> None:
         """Wait until the calls so far have ended, then close every connection."""
         try:
-            if self._under_way:
-                await asyncio.wait(self._under_way)
+            loop = asyncio.get_running_loop()  # those of another one were left behind by it
+            if waiting := [each for each in self._under_way if each.get_loop() is loop]:
+                await asyncio.wait(waiting)
         finally:
             await super().close()
 
@@ -71,6 +73,8 @@ class Batching:
         self._flushes: set[asyncio.Task[None]] = set()
         self._late: dict[tuple[OnConflict, str], list[_Late]] = {}  # by their server
         self._waits: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
 
     def schedule(
         self, message: _Message, policy: OnConflict
@@ -95,24 +99,45 @@ class Batching:
     def _answer_after_this_tick(self) -> asyncio.Future[Any]:
         """The future answer to a call; all calls are sent when this tick ends."""
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._begin(loop)
         if not (self._schedules or self._by_id):
             loop.call_soon(self._flush)
         return loop.create_future()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve this event loop; what an ended one, or that of the parent process, left is not."""
+        if self._loop is not None and self._loop.is_running() and self._pid == os.getpid():
+            raise RuntimeError("two event loops share an AsyncClient; make one for each")
+        self.__init__(self._calls, self._store)  # type: ignore[misc]
+        self._loop = loop
 
     def _flush(self) -> None:
         schedules, self._schedules = self._schedules, {}
         by_id, self._by_id = self._by_id, []
         for policy, waiting in schedules.items():
             for part in self._parts(waiting):
-                self._start(self._schedule_together(policy, part), self._flushes)
+                self._start(self._schedule_together(policy, part), self._flushes, part)
         size = 1 if self._store.misses() else _PIPELINE_CALLS
         for first in range(0, len(by_id), size):
-            self._start(self._complete_together(by_id[first : first + size]), self._flushes)
+            asked = by_id[first : first + size]
+            self._start(self._complete_together(asked), self._flushes, asked)
 
-    def _start(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _start(
+        self,
+        work: Coroutine[Any, Any, None],
+        tasks: set[asyncio.Task[None]],
+        waiting: Iterable[tuple[Any, asyncio.Future[Any]]],
+    ) -> None:
+        def end(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if task.cancelled():  # with the loop's others, but for callers
+                for _, future in waiting:
+                    future.cancel()
+
         task = asyncio.get_running_loop().create_task(work)
         tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task.add_done_callback(end)
 
     def _parts(self, waiting: list[_Waiting]) -> Iterable[list[_Waiting]]:
         """Split them in two: while Redis works on one half, the callers of the other continue.
@@ -163,9 +188,14 @@ class Batching:
         which = policy, self._store.node_of(buckets[number].key("due"))
         if which not in self._late:
             self._late[which] = []
-            self._start(self._try_again(*which), self._waits)
+            self._start(self._try_again(*which), self._waits, self._left(which))
         patience = Patience((1 - _LONGEST_PAUSE) * self._store.timeout_s)
         self._late[which] += [(patience, each) for each in late]
+
+    def _left(self, which: tuple[OnConflict, str]) -> Iterator[_Waiting]:
+        """Those that still wait when they are given up; read only then."""
+        for _, each in self._late.pop(which):
+            yield each
 
     async def _try_again(self, policy: OnConflict, node: str) -> None:
         """Make calls again until their ids are not in flight any more, or it is time to say so.
@@ -174,16 +204,14 @@ class Batching:
         """
         late, took_s = self._late[policy, node], 0.0
         longest_s = _LONGEST_PAUSE * self._store.timeout_s
-        try:
-            while late:
-                pauses_s = {patience: patience.pause_s() for patience in {one for one, _ in late}}
-                await asyncio.sleep(max(min(pauses_s.values()), min(_PAUSE * took_s, longest_s)))
-                since_s = time.monotonic()
-                over = {patience for patience, pause_s in pauses_s.items() if not pause_s}
-                late[:] = await self._tried(policy, late, over) + late
-                took_s = time.monotonic() - since_s
-        finally:
-            del self._late[policy, node]
+        while late:
+            pauses_s = {patience: patience.pause_s() for patience in {one for one, _ in late}}
+            await asyncio.sleep(max(min(pauses_s.values()), min(_PAUSE * took_s, longest_s)))
+            since_s = time.monotonic()
+            over = {patience for patience, pause_s in pauses_s.items() if not pause_s}
+            late[:] = await self._tried(policy, late, over) + late
+            took_s = time.monotonic() - since_s
+        del self._late[policy, node]
 
     async def _tried(
         self, policy: OnConflict, late: list[_Late], over: Collection[Patience]
@@ -198,7 +226,11 @@ class Batching:
             return []
         tried.sort(key=lambda one: one[0] not in over)
         last = sum(patience in over for patience, _ in tried)
-        again = await self._schedule(policy, [each for _, each in tried], again=True, last=last)
+        try:
+            again = await self._schedule(policy, [each for _, each in tried], again=True, last=last)
+        except asyncio.CancelledError:
+            late += tried
+            raise
         patience_of = {future: patience for patience, (_, future) in tried}
         return [(patience_of[each[1]], each) for each in again]
 

@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         "client: closed before its calls have ended", "delaybridge/client/batching.py",
-        "if self._under_way:", "if False:",
+        "if waiting := [each for each in self._under_way if each.get_loop() is loop]:", "if False:",
         "a program ends while its calls run, and does not know which took effect",
         "tests/integration/test_client_closed.py",
     ),

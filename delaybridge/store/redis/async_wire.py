@@ -22,6 +22,8 @@ from delaybridge.store.redis.wire import (
 )
 
 _TURN_BYTES = 64 * 1024  # sent before other tasks of the loop have their turn
+# Of the process that this one was forked from: to close them would end how that one waits for them.
+_INHERITED = list[Any]()
 
 
 @contextmanager
@@ -188,7 +190,8 @@ class StreamConnection(OpenConnection):
 
     def close(self) -> None:
         """Close it at once; unsent bytes are dropped."""
-        self._transport.abort()
+        with suppress(RuntimeError):  # its loop has ended
+            self._transport.abort()
 
     def abort(self) -> None:
         """As `close`, from any thread: a call that waits for an answer fails."""
@@ -203,8 +206,17 @@ def _closed() -> redis.ConnectionError:
 class AsyncWire(BaseWire[StreamConnection]):
     """Calls on an event loop."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
     def _slots(self, count: int) -> asyncio.Semaphore:
         return asyncio.Semaphore(count)
+
+    def _begin_anew(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._pid != os.getpid():  # forked: the parent goes on using its connections
+            _INHERITED.append(self._connections)
+        if self._loop is not None:
+            self._begin()
+        self._loop = loop
 
     async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
         """The replies in order; an error that Redis answered is its reply, and not raised.
@@ -215,8 +227,9 @@ class AsyncWire(BaseWire[StreamConnection]):
         Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
         may have run. NotNow: refused during the handshake, so nothing was sent.
         """
-        if self._pid != os.getpid():  # forked: the parent goes on using its connections
-            self._begin()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop or self._pid != os.getpid():
+            self._begin_anew(loop)  # `asyncio.run` makes a loop for each time
         await self._enter()
         connections, free = self._connections, self._free
         try:
