@@ -12,6 +12,7 @@ import pytest
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import StoreUnavailable
+from delaybridge.serve.access.access import Access
 from delaybridge.serve.api.messages import streaming
 from tests.rigs.api import accepted, api
 from tests.rigs.waiting import until_async
@@ -80,6 +81,26 @@ async def test_each_line_has_its_answer_and_a_bad_one_hinders_no_other(
         assert await post(http, b"") == await post(http, b"\n\n") == []
 
 
+async def test_lines_with_one_id_are_stored_in_their_order_whatever_their_policies(
+    redis_url: str, namespace: str
+) -> None:
+    soon = line(delay=None, debounce="k", quiet="5m", longest="1h")
+    lines = {
+        line(id="other", on_conflict="keep"): (201, "created"),
+        line(id="a"): (201, "created"),
+        line(id="a", body="y", on_conflict="replace"): (200, "replaced"),
+        line(id="a", on_conflict="keep"): (200, "duplicate"),
+        line(id="a", on_conflict="fail"): (409, "$.id"),
+        soon: (201, "created"),
+        soon.replace(b"orders", b"others"): (409, "$.key"),
+    }
+    async with api(redis_url, namespace, brokers=BROKERS) as http:
+        found = await post(http, b"\n".join(lines))
+    assert [(each["status"], each.get("result", each.get("at"))) for each in found] == [
+        *lines.values()
+    ]
+
+
 async def test_an_answer_comes_before_the_next_line_is_sent(redis_url: str, namespace: str) -> None:
     async with api(redis_url, namespace, brokers=BROKERS, rate=2) as http:
         port = http.base_url.port
@@ -100,6 +121,44 @@ async def test_an_answer_comes_before_the_next_line_is_sent(redis_url: str, name
         writer.close()
         await until_async(lambda: not accepted(http))
         assert (await http.get("/v1/messages/cut%20off")).status_code == 404
+
+
+async def test_a_stream_that_may_not_go_on_ends_quietly_whatever_it_waits_for(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Told to stop, or its token is gone: lines that never come, or never end, hold up nothing."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jsonl\r\n"
+    begun = head.encode() + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n"
+    is_known = True
+
+    async def knows(*_: Any) -> bool:
+        return is_known
+
+    monkeypatch.setattr(Access, "knows", knows)
+    async with api(redis_url, namespace, brokers=BROKERS) as http:
+
+        async def sent(text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+            writer.write(begun + text)
+            await reader.readuntil(b" 100 Continue\r\n\r\n")
+            if text.endswith(b"\n"):
+                await reader.readuntil(b"}\n\r\n")
+            return reader, writer
+
+        revoked, writer = await sent(line() + b"\n")
+        is_known = False
+        writer.write(b"\n")
+        assert await revoked.read() == b"", (
+            "an empty line has no answer, but it is a moment to look"
+        )
+        writer.close()
+        is_known = True
+        waiting = [await sent(line() + b"\n"), await sent(line(id="half")[:-1])]
+    for (reader, writer), expected in zip(waiting, (b"", b"HTTP/1.1 503 "), strict=True):
+        assert (await reader.read()).startswith(expected)
+        writer.close()
+    await until_async(lambda: not accepted(http))
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 async def test_a_store_that_fails_midway_is_the_answer_of_each_line_until_it_is_back(

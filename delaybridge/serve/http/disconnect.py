@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _AGAIN_S = 5.0  # longer than what a cancelled task may still write
@@ -14,13 +14,16 @@ class Ending:
 
     is_read: of a body that an application answers while it arrives: whether it waits for more, or
     works; None: it is no such body.
+    break_off: ends the connection within such an answer; what was sent before still arrives. None:
+    only the server that this application is part of can do so.
     """
 
-    __slots__ = ("has_ended", "is_read", "waiter")
+    __slots__ = ("break_off", "has_ended", "is_read", "waiter")
 
     def __init__(self) -> None:
         self.has_ended = False
         self.is_read: bool | None = None
+        self.break_off: Callable[[], None] | None = None
         self.waiter: asyncio.Future[None] | None = None
 
     def end(self) -> None:

@@ -30,6 +30,7 @@ _HEAD_BYTES = _URL_BYTES + _HEADERS_BYTES + 1024
 _SWEEP_S = 0.5
 _OF_UPGRADE = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
+_STOPPING_S = 5.0
 _WAITING = 250  # requests of one connection, behind the one that is being answered
 
 
@@ -65,13 +66,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     connections_limit: ClassVar[int] = 10_000
     request_s: ClassVar[float] = 10.0
-    write_s: ClassVar[float] = 30.0
+    write_s = 30.0
     _is_full: ClassVar[bool] = False  # said in the log once
     _idle: ClassVar[dict[BoundedProtocol, None]]  # waiting for the client, the longest first
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ending = Ending()
+        self._ending.break_off = self._break_off
         self._extensions = {"connection": {"ending": self._ending}}
         self._began_s: float | None = None  # the request that is not complete; None: there is none
         self._unread, self._unread_s = 0, 0.0  # bytes of answers, and since when as many
@@ -93,9 +95,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle.pop(self, None)
-        self._began_s = None
+        self._began_s = self._ending.break_off = None
         super().connection_lost(exc)
         self._ending.end()
+
+    def shutdown(self) -> None:
+        """The server is told to stop: wait for no lines that may never come, nor for a client that
+        reads nothing."""
+        self.write_s = min(self.write_s, _STOPPING_S)
+        if self._ending.is_read:
+            self._refuse(Problem(503, "draining", "this server is told to stop; send it again"))
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over or self.parser is None or self.transport.is_closing():
@@ -245,25 +256,29 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer what the application never sees, and close. An answer under way ends there."""
         if self._is_over:
             return
-        self._began_s = None
         self._idle.setdefault(self)
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering and (self.pipeline or self.cycle.response_started or self._is_in_head):
-            self.transport.close()
-            return
-        if is_answering:  # the application must not answer, too, nor use half a body
+        if not is_answering or not (
+            self.pipeline or self.cycle.response_started or self._is_in_head
+        ):
+            content = msgspec.json.encode(problem.content)
+            head = [
+                STATUS_LINE[problem.status],
+                b"content-type: %s\r\n" % MEDIA.encode(),
+                b"content-length: %d\r\n" % len(content),
+                b"connection: close\r\n\r\n",
+            ]
+            self.transport.write(b"".join([*head, content]))
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Read and answer nothing more; close once what was written is sent."""
+        self._is_over, self._began_s = True, None
+        if self.cycle is not None:  # the application must not answer, nor use half a body
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        content = msgspec.json.encode(problem.content)
-        head = [
-            STATUS_LINE[problem.status],
-            b"content-type: %s\r\n" % MEDIA.encode(),
-            b"content-length: %d\r\n" % len(content),
-            b"connection: close\r\n\r\n",
-        ]
-        self.transport.write(b"".join([*head, content]))
         # If it were closed while the client still sends, that would throw the answer away.
-        self._is_over = True
+        self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)

@@ -42,7 +42,9 @@ async def schedule_once(call: Call, message: Message, policy: OnConflict) -> Rep
         own = msgspec.structs.replace(message, id=id, tenant=call.tenant)
         accepted = accept(own, calls.kinds, calls.limits)
         asked = Asked(name, _digest(has_own_id, policy, accepted), accepted, policy, has_own_id)
-        return (yield from once(calls, asked, most, partial(_answer, Tenancy(call.tenant))))
+        return (
+            yield from once(calls, asked, most, partial(_answer, Tenancy(call.tenant), message))
+        )
 
     made = await call.site.client.run(steps)
     if made.is_repeat:
@@ -57,9 +59,9 @@ def _name(birth: str, token: bytes, key: str) -> str:
     return hmac.new(birth.encode(), data, hashlib.sha256).hexdigest()[:32]
 
 
-def _answer(own: Tenancy, receipt: Receipt) -> bytes:
+def _answer(own: Tenancy, message: Message, receipt: Receipt) -> bytes:
     """The answer as it is sent; Problem or MessageConflict if nothing was stored."""
-    return msgspec.json.encode(scheduled(receipt_unless_conflict(own.receipt(receipt))))
+    return msgspec.json.encode(scheduled(receipt_unless_conflict(own.receipt(receipt), message)))
 
 
 def _digest(*parts: object) -> str:

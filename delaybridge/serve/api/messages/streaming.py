@@ -24,6 +24,7 @@ from delaybridge.serve.shared.call import Call
 
 _LINES = 500  # stored together
 _GROUP_BYTES = 2**20
+_LOOK_S = 1
 _encoder = msgspec.json.Encoder()
 routes = Routes(is_for_tenants=True)
 Line = tuple[int, bytes | None]
@@ -37,45 +38,51 @@ class MessageStream:
         self._call, self._most = call, call.site.most_bytes
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Answer until the body ends or the client leaves; break off when told to stop."""
-        ending = scope["extensions"]["connection"].get("ending") or Ending()
+        """Answer until the body ends or the client leaves; break off if it may not go on."""
+        self._ending = ending = scope["extensions"]["connection"].get("ending") or Ending()
         with self._call.seat():
             try:
-                await self._answer(ending, receive, send)
+                if not await self._answer(receive, send) and ending.break_off:
+                    ending.break_off()
             finally:
                 ending.is_read = None
 
-    async def _answer(self, ending: Ending, receive: Receive, send: Send) -> None:
+    async def _answer(self, receive: Receive, send: Send) -> bool:
+        """False: it may not go on."""
         cutter, is_whole, has_begun = Cutter(self._most), False, False
         start = {"type": "http.response.start", "status": 207, "headers": self._headers()}
         while not is_whole:
-            ending.is_read = True
+            if not await self._may_go_on():
+                return False
+            self._ending.is_read = True
             event = await receive()
-            ending.is_read = False
+            self._ending.is_read = False
             if event["type"] == "http.disconnect":
-                return  # half a line is not stored
+                return True  # half a line is not stored
             is_whole = not event.get("more_body")
             for some in cutter.cut(event.get("body", b""), is_whole=is_whole):
-                if has_begun:
-                    await self._turn()
+                if has_begun and not await self._turn():
+                    return False
                 text = await self._answers(some)
                 if not has_begun:
                     has_begun = True
                     await send(start)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
-                if not await self._may_go_on():
-                    return
         if not has_begun:
             await send(start)
         await send({"type": "http.response.body", "body": b""})
+        return True
 
-    async def _turn(self) -> None:
-        """Wait for as long as a further request of this token would be refused."""
-        while wait_s := self._call.site.access.wait_s(self._call.who):
-            await asyncio.sleep(wait_s)
+    async def _turn(self) -> bool:
+        """Wait for as long as a further request of this token would be refused. As `_may_go_on`."""
+        access, who = self._call.site.access, self._call.who
+        while not self._call.site.is_draining and (wait_s := access.wait_s(who)):
+            await asyncio.sleep(min(wait_s, _LOOK_S))
+        return await self._may_go_on()
 
     async def _may_go_on(self) -> bool:
-        return not self._call.site.is_draining and await self._call.is_known()
+        is_known = await self._call.is_known()  # first: nothing may happen behind the others
+        return is_known and not (self._call.site.is_draining or self._ending.has_ended)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         as_sent = self._call.media.encode()
@@ -115,32 +122,33 @@ class Cutter:
 
         is_whole: the last line ends here, too.
         """
+        lines = self._ended(piece, is_whole)
+        numbered = enumerate(lines, self._number + 1)
+        self._number += len(lines)
         found: list[Line] = []
         size = 0
-        for text in self._ended(piece, is_whole):
-            self._number += 1
-            if text is not None and (not text or text.isspace()):
-                continue
-            more = len(text or b"")
+        for line in [each for each in numbered if each[1] is None or each[1].strip()]:
+            more = len(line[1] or b"")
             if found and (len(found) == _LINES or size + more > _GROUP_BYTES):
                 yield found
                 found, size = [], 0
-            found.append((self._number, text))
+            found.append(line)
             size += more
         if found:
             yield found
 
-    def _ended(self, piece: bytes, is_whole: bool) -> Iterator[bytes | None]:
+    def _ended(self, piece: bytes, is_whole: bool) -> list[bytes | None]:
         *ended, rest = piece.split(b"\n")
-        for text in (*ended, rest) if is_whole else ended:
-            if self._size:
-                self._keep(text)
-                text = b"".join(self._kept)
-            yield text if max(self._size, len(text)) <= self._most else None
-            self._kept.clear()
-            self._size = 0
+        if is_whole:
+            ended.append(rest)
+        found = [text if len(text) <= self._most else None for text in ended]
+        if ended:
+            self._keep(ended[0])
+            found[0] = b"".join(self._kept) if self._size <= self._most else None
+            self._kept, self._size = [], 0
         if not is_whole:
             self._keep(rest)
+        return found
 
     def _keep(self, text: bytes) -> None:
         self._size += len(text)

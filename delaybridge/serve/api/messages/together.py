@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from delaybridge.client.requests import receipt_unless_conflict
+from delaybridge.gathering import Gathering
 from delaybridge.message import Message, OnConflict
 from delaybridge.serve.api.messages.shapes import RESULTS, NewMessage, due_text, too_late
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.messages.scheduling import Receipt
+
+_Waiting = tuple[OnConflict, int, Message]  # its policy and its place
+_policy_of = itemgetter(0)
 
 
 class BatchItem(msgspec.Struct, omit_defaults=True):
@@ -35,31 +41,48 @@ class BatchItem(msgspec.Struct, omit_defaults=True):
 async def scheduled_together(call: Call, read: Iterable[NewMessage | Problem]) -> list[BatchItem]:
     """Schedule messages; one that is refused, or could not be read, hinders no other."""
     found: list[Any] = []
-    by_policy: dict[OnConflict, list[tuple[int, Message]]] = {}
+    waiting: list[_Waiting] = []
     for number, one in enumerate(read):
         found.append(None)
         try:
             if isinstance(one, Problem):
                 raise one
-            by_policy.setdefault(one.on_conflict, []).append((number, one.message()))
+            waiting.append((one.on_conflict, number, one.message()))
         except Exception as exc:
             found[number] = _refused(problem_of(exc))
-    for policy, waiting in by_policy.items():
-        messages = [message for _, message in waiting]
-        outcomes = await call.client.schedule_each(messages, on_conflict=policy)
-        for (number, _), outcome in zip(waiting, outcomes, strict=True):
-            found[number] = _item(outcome)
+    for policy, some in _in_order(waiting):
+        together = [*some]
+        outcomes = await call.client.schedule_each(
+            [each[2] for each in together], on_conflict=policy
+        )
+        for (_, number, message), outcome in zip(together, outcomes, strict=True):
+            found[number] = _item(outcome, message)
     return found
 
 
-def _item(outcome: Receipt | Exception) -> BatchItem:
+def _in_order(waiting: list[_Waiting]) -> Iterable[tuple[OnConflict, Iterable[_Waiting]]]:
+    """Those with one policy together; by turns if an id is there twice, which may have two."""
+    policies = {policy for policy, *_ in waiting}
+    if len(policies) > 1:
+        names = [name for _, _, message in waiting if (name := _name(message)) is not None]
+        if len(set(names)) == len(names):
+            waiting = sorted(waiting, key=_policy_of)
+    return groupby(waiting, _policy_of)
+
+
+def _name(message: Message) -> str | None:
+    """What another message would have to have, too, to be the same."""
+    return message.delay.key if isinstance(message.delay, Gathering) else message.id
+
+
+def _item(outcome: Receipt | Exception, message: Message) -> BatchItem:
     if isinstance(outcome, Receipt) and (found := RESULTS.get(outcome)):
         due_ms = outcome.due_ms
         return BatchItem(found[0], outcome.id, found[1], due_text(due_ms), due_ms)
     try:
         if isinstance(outcome, Exception):
             raise outcome
-        receipt = receipt_unless_conflict(outcome)
+        receipt = receipt_unless_conflict(outcome, message)
         raise too_late(receipt.id, receipt.answer)
     except Exception as exc:
         return _refused(problem_of(exc))
