@@ -1,13 +1,15 @@
 """B22: what the ledger costs: schedule, drain, promotion, and how fast a wiped Redis is rebuilt.
 
-    python -m bench.ledger [MESSAGES] [RUNS] [PROMOTED]
+    python -m bench.ledger [MESSAGES] [RUNS] [PROMOTED] [late]
 
 Schedule is compared with plain INSERTs into the same table of the same database, a thousand rows in
 a commit. Both take turns, two commits each, so that what else this machine does meets both alike;
 the ratio is the median of the turns. Drain is compared with the same drain without a ledger, in
 turn, and so is how late messages are at 1,000/s while a worker promotes others. `told` is how
 long after the last message had left Redis the ledger had all of them as published. `cold`: messages
-that stay in the database alone; one worker promotes them, from the first to the last.
+that stay in the database alone; one worker promotes them, from the first to the last: at its
+leisure, and `in a hurry`, where they are due within a minute. With `late`
+only how late messages are is measured.
 """
 
 from __future__ import annotations
@@ -15,15 +17,25 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from sqlalchemy import Engine, create_engine, delete, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    create_engine,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 
-from bench.lateness import SPARE_S, RabbitMQ, receiving
+from bench.lateness import SPARE_S, Lateness, RabbitMQ, receiving
 from bench.rig import BODY, POLL_S, Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message
 from delaybridge.ledger.sql.database import upgrade
@@ -33,6 +45,7 @@ from tests.servers.postgres import PostgresServer
 
 CALL, TURN = 1000, 2000
 RATE, LATE_S = 1000, 5
+SOON_S = 45
 AHEAD_S = 5.0  # for the worker to start, and begin to promote
 TO = "kafka:orders"
 UNUSED = {"kafka": "kafka://127.0.0.1:1"}  # never connected
@@ -63,10 +76,22 @@ def plain_inserts(engine: Engine, began: int, count: int) -> float:
 
 
 def empty(url: str) -> None:
-    """Delete all messages."""
+    """Delete all messages, and leave PostgreSQL nothing to clean up during the next turn."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("TRUNCATE message, transition"))
+            connection.execute(text("CHECKPOINT"))
+        else:
+            connection.execute(delete(message))
+    engine.dispose()
+
+
+def change(url: str, due_ms: ColumnElement[int]) -> None:
+    """Give all messages this due time."""
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(delete(message))
+        connection.execute(update(message).values(due_ms=due_ms))
     engine.dispose()
 
 
@@ -90,13 +115,18 @@ def scheduled(redis_url: str, url: str, count: int, delay: str) -> tuple[float, 
     return own, plain, median(plain_s / own_s for plain_s, own_s in turns)
 
 
-def promoted(redis_url: str, url: str, count: int) -> tuple[float, float]:
-    """Cold messages per second that a worker promotes; bytes of Redis for each before that."""
+def promoted(redis_url: str, url: str, count: int, soon_s: int = 0) -> tuple[float, float]:
+    """Cold messages per second that a worker promotes; bytes of Redis for each before that.
+
+    soon_s: they are due by then. 0: in two hours.
+    """
     with open_bench(redis_url, ledger=url, **UNUSED) as bench:
         bench.client.stats()  # makes the namespace
         before = int(bench.redis.info("memory")["used_memory"])
         bench.fill(TO, count, delay="2h")
         each = (int(bench.redis.info("memory")["used_memory"]) - before) / count
+        if soon_s:
+            change(url, message.c.due_ms - 7_200_000 + soon_s * 1000)
         bench.start_worker(LEDGER__HOT_WINDOW_S="86400")
         while not bench.count_in("due"):
             time.sleep(POLL_S)
@@ -123,8 +153,8 @@ def drained(redis_url: str, broker: str, url: str | None, count: int) -> tuple[f
     return rate, cpu_us, told_s
 
 
-def late(redis_url: str, broker: RabbitMQ, url: str, cold: int) -> tuple[float, int]:
-    """The p99 in ms of messages at 1,000/s, while a new worker promotes so many others.
+def late(redis_url: str, broker: RabbitMQ, url: str, cold: int) -> tuple[Lateness, int]:
+    """How late messages are at 1,000/s, while a new worker promotes so many others.
 
     And how many of these it promoted meanwhile.
     """
@@ -142,10 +172,10 @@ def late(redis_url: str, broker: RabbitMQ, url: str, cold: int) -> tuple[float, 
         bench.start_worker(LEDGER__HOT_WINDOW_S="86400")
         time.sleep(max(0.0, first_ms / 1000 - time.time()))
         before = bench.count_in("due", "mirror")
-        p99 = receiver.lateness(AHEAD_S + LATE_S + SPARE_S).p99
+        found = receiver.lateness(AHEAD_S + LATE_S + SPARE_S)
         promoted = bench.count_in("due") - before + count
     empty(url)
-    return p99, promoted
+    return found, promoted
 
 
 def in_state(url: str, state: str) -> int:
@@ -185,9 +215,10 @@ def table(
             of = f"of {limit:,.0f} INSERTs"
             out.line(f"{what}, {name}", f"{rate:,.0f}/s", of, f"{ratio:.2f}")
     for name, url in urls.items():
-        rates = [promoted(redis_url, url, count) for _ in range(runs)]
-        rate, each = (median(one[i] for one in rates) for i in range(2))
-        out.line(f"promotion, {name}", f"{rate:,.0f}/s", f"{each:.1f} bytes of Redis before")
+        for what, soon_s in (("promotion", 0), ("promotion in a hurry", SOON_S)):
+            rates = [promoted(redis_url, url, count, soon_s) for _ in range(runs)]
+            rate, each = (median(one[i] for one in rates) for i in range(2))
+            out.line(f"{what}, {name}", f"{rate:,.0f}/s", f"{each:.1f} bytes of Redis before")
     for name, url in urls.items():
         found = [
             (drained(redis_url, broker, None, count), drained(redis_url, broker, url, count))
@@ -198,29 +229,38 @@ def table(
         limit = median(without[0] for without, _ in found)
         figures = f"{rate:,.0f}/s", f"of {limit:,.0f}/s", f"{ratio:.2f}", f"{cpu_us:.1f} us CPU"
         out.line(f"drain, {name}", *figures, f"told in {told_s:.1f} s")
-    for name, url in urls.items():
-        late_table(out, name, partial(late, redis_url, RabbitMQ(broker), url), cold, runs)
+    late_table(redis_url, broker, urls, cold, runs)
     seconds = median(rebuilt(redis_url, urls["PostgreSQL"], count) for _ in range(runs))
     out.line("rebuild after FLUSHALL, PostgreSQL", f"{seconds:.1f} s")
 
 
-def late_table(
-    out: Table, name: str, measured: Callable[[int], tuple[float, int]], cold: int, runs: int
-) -> None:
+def late_table(redis_url: str, broker: str, urls: dict[str, str], cold: int, runs: int) -> None:
     """Lateness with and without a promotion, in turn."""
-    pairs = [(measured(0), measured(cold)) for _ in range(runs)]
-    without, own = (median(pair[i][0] for pair in pairs) for i in range(2))
-    ratio = median(own[0] / without[0] for without, own in pairs)
-    meanwhile = median(own[1] for _, own in pairs)
-    figures = f"p99 {own:.1f} ms", f"of {without:.1f} ms", f"{ratio:.2f}, target 1.5"
-    out.line(f"late beside a promotion, {name}", *figures, f"{meanwhile:,.0f} promoted")
+    out = Table(f"B22 lateness at {RATE:,}/s beside a promotion, p50 / p99 / max, {runs} runs")
+    for name, url in urls.items():
+        measured = partial(late, redis_url, RabbitMQ(broker), url)
+        pairs = [(measured(0), measured(cold)) for _ in range(runs)]
+        without, own = (
+            Lateness(*(median(each) for each in zip(*(pair[i][0] for pair in pairs), strict=True)))
+            for i in range(2)
+        )
+        ratio = median(own[0].p99 / without[0].p99 for without, own in pairs)
+        meanwhile = median(own[1] for _, own in pairs)
+        figures = str(own), f"of {without}", f"{ratio:.2f}, target 1.5"
+        out.line(name, *figures, f"{meanwhile:,.0f} promoted")
 
 
-def main(count: int = 40_000, runs: int = 3, cold: int = 150_000) -> None:
+def main(
+    count: int = 40_000, runs: int = 3, cold: int = 150_000, *, only_late: bool = False
+) -> None:
     """Print the table."""
     with open_redis() as redis, open_rabbitmq() as broker, databases() as urls:
-        table(redis.url, broker.url, urls, count, runs, cold)
+        if only_late:
+            late_table(redis.url, broker.url, urls, cold, runs)
+        else:
+            table(redis.url, broker.url, urls, count, runs, cold)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    numbers = [int(word) for word in sys.argv[1:] if word != "late"]
+    main(*numbers, only_late="late" in sys.argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -30,6 +31,7 @@ _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner is restarted: first, longest
 STEADY_S = 10.0  # a scanner that ran for longer is restarted after the first pause
 _REDIS_SILENT_S = 0.5  # pause before Redis is asked again; the time-out has passed already
+_SWITCH_S = 0.0005  # for so long a thread of the ledger's may keep the interpreter from the loop
 _NAME_TAKEN_S = 0.5  # pause before the name is asked for again
 
 
@@ -74,6 +76,8 @@ class Worker(Service):
         recorder = open_recorder(
             s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
         )
+        if recorder is not None:
+            sys.setswitchinterval(_SWITCH_S)
         store = AsyncStore(
             s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
         )

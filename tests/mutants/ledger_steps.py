@@ -256,14 +256,33 @@ MUTANTS = [
     ),
     Mutant(
         "promoting: a bucket that was just taken", "delaybridge/ledger/reconciling/promoting.py",
-        "looked_s.get(each, -inf)", "looked_s.get(each, now_s)",
+        "self._looked_s.get(each, -inf)", "self._looked_s.get(each, now_s)",
         "a bucket that changes its worker often is never looked at",
         "tests/unit/test_promoting.py",
     ),
     Mutant(
         "promoting: one bucket of two", "delaybridge/ledger/reconciling/promoting.py",
-        "for i in range(0, len(todo), _AT_ONCE))", "for i in range(0, 1))",
+        "self._pages = pages | dict.fromkeys(new, Promoted())",
+        "self._pages = pages | dict.fromkeys(new[:2], Promoted())",
         "of many buckets two are promoted",
+        "tests/unit/test_promoting.py",
+    ),
+    Mutant(
+        "promoting: bucket by bucket", "delaybridge/ledger/reconciling/promoting.py",
+        "key=lambda each: self._pages[each].after or ()", "key=lambda each: each.bucket.number",
+        "what is due soon in one bucket waits for what is due late in another",
+        "tests/unit/test_promoting.py",
+    ),
+    Mutant(
+        "promoting: no rest", "delaybridge/ledger/reconciling/promoting.py",
+        "if all(page.ahead_ms >= soon_ms for page in found):", "if not found:",
+        "messages that are due now are late beside a promotion",
+        "tests/unit/test_promoting.py",
+    ),
+    Mutant(
+        "promoting: a rest in any case", "delaybridge/ledger/reconciling/promoting.py",
+        "if all(page.ahead_ms >= soon_ms for page in found):", "if True:",
+        "a promoter that is behind rests, and messages are late",
         "tests/unit/test_promoting.py",
     ),
     Mutant(

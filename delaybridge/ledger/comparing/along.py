@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TRIES = 5
 _STEPS = 2  # source and target
-_CALL_MESSAGES, _CALL_BYTES = 500, 2**20  # restored by one script call
+_CALL_MESSAGES, _CALL_BYTES = 100, 2**18  # restored by one script call: a millisecond
 _Message = Callable[[LedgerRow], Lacking]
 _ELSEWHERE = Presence.ELSEWHERE
 

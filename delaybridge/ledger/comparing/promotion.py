@@ -26,35 +26,47 @@ from delaybridge.store.protocol.verbs import Each, LedgerSteps, Work
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords
 
-_PAGE = 1000
+_PAGE = 500  # rows: to read them keeps the interpreter for about a millisecond
 _THERE = (Presence.ABSENT, Presence.HERE)  # restored now, or before
+_START = -1, -1
 
 
 class Promoted(NamedTuple):
-    """How many messages were looked at, when that began, and until when they were due; epoch ms."""
+    """How far a bucket's cold messages were brought; epoch milliseconds.
 
-    messages: int
-    at_ms: int
-    until_ms: int
+    messages: looked at. at_ms: when the first were; those due until `until_ms` are looked for.
+    after: due time and number of the last one; None: there are no more. ahead_ms: how long before
+    it is due that one was brought.
+    """
+
+    messages: int = 0
+    at_ms: int = 0
+    until_ms: int = 0
+    after: tuple[int, int] | None = _START
+    ahead_ms: int = 0
 
 
-def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerSteps[Promoted]:
-    """Bring a bucket's cold messages that are due within this time into Redis.
+def promote_due(
+    bucket: Bucket,
+    cold: ColdRecords,
+    window_ms: int,
+    so_far: Promoted = Promoted(),  # noqa: B008
+) -> LedgerSteps[Promoted]:
+    """Bring the next page of a bucket's cold messages that are due within this time into Redis.
 
     By the clock of the bucket's server; that of a worker may differ.
     """
-    total, after, clock, first_ms = 0, (-1, -1), registry.store_time(bucket.key("lease")), 0
-    due = partial(cold.due, bucket=bucket.number, limit=_PAGE)
-    while True:
-        now_us, as_of = yield [clock, standing(bucket)]
-        until_ms = now_us // 1000 + window_ms
-        first_ms = first_ms or until_ms - window_ms
-        rows = yield Work(partial(due, until_ms=until_ms, after=after))
-        yield from _bring(bucket, cold, as_of, rows)
-        total += len(rows)
-        if len(rows) < _PAGE:
-            return Promoted(total, first_ms, first_ms + window_ms)
-        after = rows[-1].due_ms, rows[-1].number
+    now_us, as_of = yield [registry.store_time(bucket.key("lease")), standing(bucket)]
+    now_ms, after = now_us // 1000, so_far.after or _START
+    due = partial(cold.due, bucket=bucket.number, until_ms=now_ms + window_ms, after=after)
+    rows = yield Work(partial(due, limit=_PAGE))
+    yield from _bring(bucket, cold, as_of, rows)
+    first_ms = so_far.at_ms or now_ms
+    found = Promoted(so_far.messages + len(rows), first_ms, first_ms + window_ms, None, window_ms)
+    if len(rows) < _PAGE:
+        return found
+    last = rows[-1]
+    return found._replace(after=(last.due_ms, last.number), ahead_ms=last.due_ms - now_ms)
 
 
 def promote(
