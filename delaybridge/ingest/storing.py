@@ -23,6 +23,7 @@ from delaybridge.store.protocol.together import together
 from delaybridge.store.protocol.verbs import (
     NO_SOURCE,
     Each,
+    EachMade,
     RedisCommand,
     SourceOffsets,
     Steps,
@@ -194,7 +195,7 @@ def _send(
     planned = _plan(entries, todo, calls.buckets)
     asked = [(call, bucket) for call in planned for bucket in call.buckets]
     # Each command is made when it is sent: Redis works on the one before meanwhile.
-    replies = yield Each(
+    replies = yield EachMade(
         partial(_command, call, bucket, entries, first=first) for call, bucket in asked
     )
     yield from _explain(calls, [bucket for _, bucket in asked], replies)

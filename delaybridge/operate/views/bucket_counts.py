@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import DecodeError, StoreError
@@ -14,7 +14,7 @@ from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import ORPHAN_SCORE, since_ms
 from delaybridge.store.protocol.replies import Row
-from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped, plain
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
 
 WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _SIZES = 6  # replies to `repairs.listing`
@@ -51,33 +51,27 @@ class BucketStats(NamedTuple):
     unlisted: int = 0
 
 
-def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
-    """The commands whose replies `bucket_stats` reads, in this order.
-
-    waiting: messages of these states are overdue if they are late.
-    """
-    due = bucket.key("due")
+def count_commands(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands whose replies `bucket_stats` reads, in this order."""
     others: list[RedisCommand[Any]] = [
-        plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score),
+        plain("ZRANGE", bucket.key("due"), 0, 0, "WITHSCORES", parse=replies.read_first_score),
         bucket.holder(),
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    firsts = (bucket.page(state, limit=1) for state in waiting)
-    return [*repairs.listing(bucket), *others, *firsts, *repairs.commands(bucket)]
+    return [*repairs.listing(bucket), *others, *repairs.commands(bucket)]
 
 
-def bucket_stats(
-    bucket: Bucket, replies: list[Any], found: Iterable[Damage], now_ms: int
-) -> BucketStats:
-    """The counts in the replies to `count_commands`. found: the bucket's damage."""
+def bucket_stats(bucket: Bucket, replies: list[Any], found: Iterable[Damage]) -> BucketStats:
+    """The counts in the replies to `count_commands`, but for `overdue_ms`; see `late`.
+
+    found: the bucket's damage.
+    """
     # A damaged key is not counted, but listed as damage.
     *replies, totals, waiting = replies
     counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
     delayed, in_flight, parked, dead, *_ = sizes = counts[:_SIZES]
-    head, holder, left_ms, dropped, *firsts = counts[_SIZES:]
-    rows = (row for page in firsts if page for row in page[0])
-    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
+    head, holder, left_ms, dropped = counts[_SIZES:]
     return BucketStats(
         bucket=bucket.number,
         delayed=delayed or 0,
@@ -85,7 +79,7 @@ def bucket_stats(
         parked=parked or 0,
         dead=dead or 0,
         next_due_ms=None if head is None else int(head),
-        overdue_ms=max(0, now_ms - min(late_ms, default=now_ms)),
+        overdue_ms=0,
         owner=holder,
         lease_ms=left_ms if holder is not None else None,
         damage=tuple(found),
@@ -93,6 +87,36 @@ def bucket_stats(
         orphans=repairs.orphans_of(totals, waiting),
         unlisted=repairs.unlisted(sizes),
     )
+
+
+def late(
+    buckets: Sequence[Bucket],
+    counts: Sequence[BucketStats],
+    now_ms: int,
+    waiting: Collection[State] = WAITING,
+) -> Steps[list[BucketStats]]:
+    """The same counts with `overdue_ms`: looks at the first message where one may be late.
+
+    waiting: messages of these states are overdue if they are late.
+    """
+    asked = [
+        (at, bucket.page(state, limit=1))
+        for at, (bucket, count) in enumerate(zip(buckets, counts, strict=True))
+        for state in waiting
+        if getattr(count, state) and (state is not State.DELAYED or _is_due(count, now_ms))
+    ]
+    found = [*counts]
+    pages = (yield Each(command for _, command in asked)) if asked else []
+    for (at, _), page in zip(asked, pages, strict=True):
+        for row in () if isinstance(page, StoreError) else page[0]:
+            if (from_ms := late_from_ms(row)) is not None:
+                late_ms = max(found[at].overdue_ms, now_ms - from_ms)
+                found[at] = found[at]._replace(overdue_ms=late_ms)
+    return found
+
+
+def _is_due(count: BucketStats, now_ms: int) -> bool:
+    return count.next_due_ms is not None and count.next_due_ms <= now_ms
 
 
 def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps[list[BucketStats]]:

@@ -10,7 +10,13 @@ from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.operate.notices.refused_writes import RefusedWrites, probes, refused
 from delaybridge.operate.notices.silent_buckets import why_unseen
-from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
+from delaybridge.operate.views.bucket_counts import (
+    WAITING,
+    BucketStats,
+    bucket_stats,
+    count_commands,
+    late,
+)
 from delaybridge.operate.views.horizon import count_due
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import DestinationCounts, by_destination, tallied
@@ -160,13 +166,13 @@ def _alone(
 
 
 def _counted(
-    buckets: Sequence[Bucket], now_ms: int, **waiting: Iterable[State]
+    buckets: Sequence[Bucket], now_ms: int, waiting: Collection[State] = WAITING
 ) -> Steps[list[BucketStats]]:
-    asked = [count_commands(bucket, **waiting) for bucket in buckets]
-    found = yield from grouped(asked)
+    found = yield from grouped([*map(count_commands, buckets)])
     if (error := store_wide_error(chain.from_iterable(found))) is not None:
         raise error
-    return [bucket_stats(*each, (), now_ms) for each in zip(buckets, found, strict=True)]
+    counts = [bucket_stats(*each, ()) for each in zip(buckets, found, strict=True)]
+    return (yield from late(buckets, counts, now_ms, waiting))
 
 
 def _destinations(

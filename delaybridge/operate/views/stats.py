@@ -19,6 +19,7 @@ from delaybridge.operate.views.bucket_counts import (
     bucket_stats,
     confirmed,
     count_commands,
+    late,
 )
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.waiting_on_purpose import Paused, paused_places, unheld
@@ -117,7 +118,7 @@ class Stats(NamedTuple):
 
 
 def read_stats(calls: Namespace) -> Steps[Stats]:
-    """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail.
+    """Counts of every bucket, and the fleet. Takes two round trips, more if messages wait or fail.
 
     Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
     the namespace's own keys nothing can be counted: StoreUnavailable.
@@ -132,7 +133,8 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         raise error
     now_ms = now_us // 1000
     pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
-    counts = yield from confirmed(buckets, [_counts_of(calls, *each, now_ms) for each in pairs])
+    counts = yield from confirmed(buckets, [_counts_of(calls, *each) for each in pairs])
+    counts = yield from late(buckets, counts, now_ms)
     seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
     retrying, is_sampled = yield from retrying_of(seen)
     living = announcements.workers(workers, now_ms, [count.owner for count in counts])
@@ -172,12 +174,12 @@ def _of_namespace(calls: Namespace) -> Iterator[list[RedisCommand[Any]]]:
 
 
 def _counts_of(
-    calls: Namespace, bucket: Bucket, counted: list[Any], looked: list[Any], now_ms: int
+    calls: Namespace, bucket: Bucket, counted: list[Any], looked: list[Any]
 ) -> BucketStats:
     node = calls.placement.node_of(bucket.key("due"))
     why = why_unseen(node, store_wide_error([*counted, *looked]))
     found = () if why else damage.found(bucket, looked)
-    return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
+    return bucket_stats(bucket, counted, found)._replace(node=node, unseen=why)
 
 
 def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
 from delaybridge.store.protocol.verbs import (
     Each,
+    EachMade,
     RedisCommand,
     Steps,
     bucket_of,
@@ -325,7 +326,7 @@ class Scheduling(Namespace):
             parse = partial(_receive, asked.parse, messages, call.places, at, found)
             return RedisCommand(asked.name, asked.keys, asked.args, parse)
 
-        replies = yield Each((partial(command, call) for call in calls), after_s=after_s)
+        replies = yield EachMade((partial(command, call) for call in calls), after_s=after_s)
         left: list[int] = []
         for (number, places, _), reply in zip(calls, replies, strict=True):
             if reply is None:
