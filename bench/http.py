@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from bench.rig import Table, open_redis
-from delaybridge.serve.server.serving import answer_on, listener
+from delaybridge.serve.server.serving import listener, serve_on
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.service import loop_factory
 
@@ -74,9 +74,12 @@ def _serve_empty(sock: socket.socket) -> None:
         runner.run(uvicorn.Server(config).serve(sockets=[sock]))
 
 
+def _as_it_is() -> None:
+    """The log of this process."""
+
+
 def serve_api(sock: socket.socket, settings: Settings) -> None:
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(answer_on(sock, settings))
+    serve_on(settings, _as_it_is, sock)
 
 
 @contextmanager

@@ -163,10 +163,7 @@ def run(
 
     if (why := tracing.configure()) is not None:
         say(logging.WARNING, "tracing_failed", reason=why, hint="messages are delivered untraced")
-    # Imported modules never become garbage. A batch has tens of thousands of objects, which their
-    # reference counts free together: frequent collections would cost time and find little.
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_THRESHOLD, 10, 10)
+    collect_seldom()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -255,6 +252,14 @@ def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Print on standard error where each task waits."""
     for task in asyncio.all_tasks(loop):
         task.print_stack(file=sys.stderr)
+
+
+def collect_seldom() -> None:
+    """In a process of our own: do without most garbage collections."""
+    # Imported modules never become garbage. A batch has tens of thousands of objects, which their
+    # reference counts free together: frequent collections would cost time and find little.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_THRESHOLD, 10, 10)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

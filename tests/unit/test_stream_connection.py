@@ -14,6 +14,7 @@ from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.async_wire import StreamConnection
 from delaybridge.store.redis.store import AsyncStore
+from delaybridge.worker.service import loop_factory
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -99,6 +100,17 @@ async def test_bytes_that_come_meanwhile_prolong_the_wait_and_silence_ends_it() 
     with pytest.raises(ConnectionResetError):
         await call
     assert not connection.is_open
+
+
+def test_a_call_goes_on_though_the_time_of_an_earlier_one_is_up_this_moment() -> None:
+    async def expect() -> None:
+        connection = connected(Transport())
+        connection._expect_by(0.0)  # uvloop's handle for it does not tell its time
+        connection._expect_by(60.0)
+        connection.note_loss(None)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(expect())
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.open_files import open_files
 from delaybridge.worker.open_namespace import check_ledger
-from delaybridge.worker.service import loop_factory
+from delaybridge.worker.service import collect_seldom, loop_factory
 
 _BACKLOG = 2048
 _DRAIN_S = 20
@@ -63,7 +63,7 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}{settings.serve.base_path}"
         say(logging.INFO, "serving", url=url, processes=settings.serve.processes)
-        one = partial(_run, settings, prepare)
+        one = partial(serve_on, settings, prepare)
         if settings.serve.processes == 1:
             one(sock)
         else:
@@ -79,8 +79,10 @@ def _check_ledger(settings: Settings) -> None:
             ledger.close()
 
 
-def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -> None:
+def serve_on(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -> None:
+    """As `serve`, on a socket that listens, in a process that does nothing else."""
     prepare()
+    collect_seldom()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(answer_on(sock, settings, again=True))
 

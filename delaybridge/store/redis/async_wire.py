@@ -81,7 +81,8 @@ class StreamConnection(OpenConnection):
         self._replies: list[Any] | None = None  # those of the call under way so far
         self._waiter: asyncio.Future[None] | None = None
         self._count, self._wait_s, self._until_s = 0, timeout_s, 0.0
-        self._timer: asyncio.TimerHandle | None = None  # it may be early
+        self._timer: asyncio.Handle | None = None  # it may be early
+        self._timer_s = 0.0  # when it looks; of one that is due at once uvloop's does not tell
 
     @property
     def is_open(self) -> bool:
@@ -147,9 +148,10 @@ class StreamConnection(OpenConnection):
         """A call that still waits then has failed, unless bytes come meanwhile."""
         self._until_s = until_s
         if self._timer is not None:
-            if self._timer.when() <= until_s:
+            if self._timer_s <= until_s:
                 return  # it looks again then
             self._timer.cancel()
+        self._timer_s = until_s
         self._timer = self._loop.call_at(until_s, self._receiver.check_time)
 
     def check_time(self) -> None:
