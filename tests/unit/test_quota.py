@@ -197,6 +197,23 @@ def test_messages_that_are_sent_while_it_looks_count_too() -> None:
     assert refused(quota, "kafka:a") is None, "what was counted before a look is not added to it"
 
 
+def test_a_slow_look_is_not_joined_by_more() -> None:
+    """Else there might always be one under way, and what is counted meanwhile be kept for ever."""
+    clock = Clock()
+    quota = Quota(Limits(pending_messages=3), DEFAULT_KINDS, clock)
+    assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+    clock.now_s += 1
+    slow = quota.read_counts(BUCKETS)
+    next(slow)
+    clock.now_s += 5
+    quota.count(payload("kafka:a"), 2)
+    assert look(quota) is True
+    assert refused(quota, "kafka:a")
+    assert look(quota) is True
+    slow.close()  # it failed
+    assert look(quota) is None, "the next one looks"
+
+
 def test_before_the_first_look_has_ended_all_look() -> None:
     quota = Quota(Limits(pending_messages=1), DEFAULT_KINDS, Clock())
     first = quota.read_counts(BUCKETS)

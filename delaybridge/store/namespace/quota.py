@@ -24,6 +24,7 @@ from delaybridge.store.protocol.replies import Sample
 from delaybridge.store.protocol.verbs import Each, Steps
 
 _EVERY_S = 1.0
+_ANOTHER_S = 10.0  # while a look is under way, which Redis may leave without an answer
 _SAMPLED = 64  # messages of each bucket
 _Z = 3.0  # standard errors: 999 of 1,000 estimates are too high by less
 
@@ -99,7 +100,8 @@ class Quota:
 
     def read_counts(self, buckets: Sequence[Bucket]) -> Steps[bool]:
         """Whether there are limits. Asks the store first if the last look is too old."""
-        is_old = not self._has_looked or self._monotonic() - self._looked_s >= _EVERY_S
+        wait_s = _ANOTHER_S if self._looks else _EVERY_S
+        is_old = not self._has_looked or self._monotonic() - self._looked_s >= wait_s
         if self.is_set and is_old:
             self._looked_s, begin = self._monotonic(), len(self._meanwhile)
             self._looks += 1
@@ -122,7 +124,7 @@ class Quota:
             if (full := self._over(place)) is not None:
                 # Some may have gone out: the next call looks again. Not if only others counted: who
                 # is refused could keep Redis busy.
-                if self._pending[place].is_counted:
+                if self._pending[place].is_counted and not self._looks:
                     self._looked_s = -_EVERY_S
                 return full
         return None
