@@ -13,8 +13,8 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
 from delaybridge.client.batching import Batching, ClientStore
 from delaybridge.client.client import Client
+from delaybridge.client.dead import DeadVerbs
 from delaybridge.client.destinations import DestinationVerbs
-from delaybridge.client.messages import DeadVerbs
 from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs

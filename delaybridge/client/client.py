@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
+from delaybridge.client.dead import DeadVerbs
 from delaybridge.client.destinations import DestinationVerbs
-from delaybridge.client.messages import DeadVerbs
 from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs

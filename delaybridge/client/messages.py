@@ -1,4 +1,4 @@
-"""The verbs of messages: rows of the table, as methods of both clients and of `client.dead`."""
+"""The verbs of messages: rows of the table, as methods of both clients."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from msgspec import UNSET
 
 from delaybridge.accept.accept import check_delay, check_key
-from delaybridge.client.redirecting import DeadRedirectVerbs, RedirectVerbs
+from delaybridge.client.redirecting import RedirectVerbs
 from delaybridge.client.requests import (
-    NOT_DEAD,
     NOT_PENDING,
     Key,
     Named,
+    Spread,
     policy_of,
     receipt_unless_conflict,
+    spread_over,
     traced,
 )
 from delaybridge.client.verbs import Scope, verb
-from delaybridge.errors import MessageError
 from delaybridge.gathering import Debounce, Span, Throttle
 from delaybridge.message import Answer, Body, Message, OnConflict, State
 from delaybridge.store.messages.scheduling import Receipt
@@ -28,9 +28,6 @@ from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay, delay_ms
-
-Spread = Sequence[int] | None  # milliseconds for each message
-_DEAD = (State.DEAD,)
 
 
 class MessageVerbs(RedirectVerbs):
@@ -212,7 +209,7 @@ class MessageVerbs(RedirectVerbs):
         named = self._named(messages)
         due = self._due(delay, at)
         sign = "+" if due.startswith("+") else ""
-        dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
+        dues = [f"{sign}{int(due) + later_ms}" for later_ms in spread_over(spread_ms, named)]
         steps = self._calls.reschedule_many(named, dues, check_key(key), dry=dry_run)
         return steps if dry_run else traced("reschedule", named, steps, due)
 
@@ -330,96 +327,6 @@ class MessageVerbs(RedirectVerbs):
             return None
         due_ms = None if found.state is State.DEAD else found.due_ms
         return Selected(found.id, found.bucket, found.state, due_ms)
-
-
-class DeadVerbs(DeadRedirectVerbs):
-    """Verbs of messages that were given up."""
-
-    @verb(Scope.WRITE, "Bring a dead message back", unknown=NOT_DEAD, states=_DEAD, is_batched=True)
-    def kick(self, id: str, *, key: Key = None) -> Steps[Answer]:
-        """Move a message out of the dead set: it is due now, and its attempts start again.
-
-        Args:
-            id, key: as for `cancel`.
-
-        Returns:
-            `kicked`, `unreadable` (it cannot be decoded and stays), `in_flight` (it may live: a key
-            of its bucket came back old; try again once that is mended) or `unknown`.
-
-        Raises:
-            MessageError: the id or key is wrong.
-        """
-        return self._calls.kick(self._id(id), check_key(key))
-
-    @verb(Scope.WRITE, "Bring many dead messages back", is_audited=True, states=_DEAD)
-    def kick_many(
-        self,
-        messages: Iterable[str | Selected],
-        *,
-        spread_ms: Spread = None,
-        key: Key = None,
-        dry_run: bool = False,
-    ) -> Steps[list[Answer]]:
-        """Kick many messages at once.
-
-        Args:
-            messages, key, dry_run: as for `cancel_many`.
-            spread_ms: for each message, the milliseconds from now until it is due.
-
-        Returns:
-            The answer of `kick` for each, in their order.
-        """
-        named = self._named(messages)
-        waits_ms = _spread(spread_ms, named)
-        return self._calls.kick_many(named, waits_ms, check_key(key), dry=dry_run)
-
-    @verb(
-        Scope.ADMIN,
-        "Discard a dead message",
-        unknown=NOT_DEAD,
-        is_audited=True,
-        states=_DEAD,
-        is_destructive=True,
-        is_batched=True,
-    )
-    def discard(self, id: str, *, key: Key = None) -> Steps[Answer]:
-        """Delete a message from the dead set; arguments and errors as for `cancel`.
-
-        Returns:
-            `discarded`, `in_flight` or `unknown`, as for `kick`.
-        """
-        return self._calls.discard(self._id(id), check_key(key))
-
-    @verb(
-        Scope.ADMIN,
-        "Discard many dead messages",
-        is_audited=True,
-        states=_DEAD,
-        is_destructive=True,
-    )
-    def discard_many(
-        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
-    ) -> Steps[list[Answer]]:
-        """Discard many messages at once; arguments as for `cancel_many`.
-
-        Returns:
-            The answer of `discard` for each, in their order.
-        """
-        return self._calls.discard_many(self._named(messages), check_key(key), dry=dry_run)
-
-    @verb(Scope.READ, "Show what ingest refused")
-    def quarantined(self, id: str) -> Steps[list[Stored]]:
-        """The messages with this id that ingest refused; they are in the dead set."""
-        return self._calls.quarantined(self._id(id))
-
-
-def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
-    if spread_ms is None:
-        return [0] * len(messages)
-    if len(spread_ms) != len(messages):
-        what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
-        raise MessageError("bad_time", "spread_ms", what)
-    return spread_ms
 
 
 def _ttl_ms(ttl: Delay) -> int | None:

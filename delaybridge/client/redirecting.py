@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from delaybridge.accept.accept import check_key
-from delaybridge.client.requests import NOT_DEAD, NOT_PENDING, Key, Named, Requests, traced
+from delaybridge.client.requests import NOT_PENDING, Key, Named, Requests, first_of, traced
 from delaybridge.client.verbs import Scope, verb
-from delaybridge.message import State
 from delaybridge.store.messages.rewriting import RedirectAnswer
 from delaybridge.store.messages.selection import PENDING
 from delaybridge.store.protocol.verbs import Steps
-
-_DEAD = (State.DEAD,)
 
 
 class RedirectVerbs(Requests):
@@ -43,7 +39,7 @@ class RedirectVerbs(Requests):
             MessageError: an argument is wrong.
         """
         steps = self._calls.redirect_many([self._id(id)], to, check_key(key), bound_for=bound_for)
-        return traced("redirect", (id,), _first(steps))
+        return traced("redirect", (id,), first_of(steps))
 
     @verb(Scope.WRITE, "Redirect many messages", is_audited=True, states=PENDING)
     def redirect_many(
@@ -58,41 +54,3 @@ class RedirectVerbs(Requests):
         named, own = self._named(messages), check_key(key)
         steps = self._calls.redirect_many(named, to, own, bound_for=bound_for, dry=dry_run)
         return steps if dry_run else traced("redirect", named, steps)
-
-
-class DeadRedirectVerbs(Requests):
-    """Verbs of messages that were given up."""
-
-    @verb(Scope.WRITE, "Redirect a dead message", unknown=NOT_DEAD, states=_DEAD, is_batched=True)
-    def redirect(
-        self, id: str, *, to: str, bound_for: str | None = None, key: Key = None
-    ) -> Steps[RedirectAnswer]:
-        """Give a dead message another destination; it stays dead until it is kicked.
-
-        Args:
-            id, to, bound_for, key: as for `client.redirect`.
-
-        Returns:
-            `redirected`, `redirected_maybe_delivered`, `refused`, `changed` or `unreadable` as for
-            `client.redirect`; `in_flight` or `unknown` as for `kick`.
-        """
-        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True}
-        return _first(self._calls.redirect_many([self._id(id)], to, check_key(key), **how))
-
-    @verb(Scope.WRITE, "Redirect many dead messages", is_audited=True, states=_DEAD)
-    def redirect_many(
-        self, messages: Iterable[Named], *, to: str, bound_for: str | None = None,
-        key: Key = None, dry_run: bool = False,
-    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
-        """Redirect many dead messages at once; arguments as for `redirect` and `cancel_many`.
-
-        Returns:
-            The answer of `redirect` for each, in their order.
-        """
-        how: dict[str, Any] = {"bound_for": bound_for, "is_dead": True, "dry": dry_run}
-        return self._calls.redirect_many(self._named(messages), to, check_key(key), **how)
-
-
-def _first(steps: Steps[list[RedirectAnswer]]) -> Steps[RedirectAnswer]:
-    (answer,) = yield from steps
-    return answer

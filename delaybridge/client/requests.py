@@ -7,7 +7,14 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delaybridge.accept.accept import Accepted, Draft, Drafting, check_id, when
-from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, quoted
+from delaybridge.errors import (
+    ConfigError,
+    MessageConflict,
+    MessageError,
+    MessageInFlight,
+    printable,
+    quoted,
+)
 from delaybridge.gathering import Gathering
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
@@ -27,6 +34,7 @@ Key = bytes | str | None
 NOT_PENDING = "is pending: it was delivered or cancelled, or never scheduled"
 NOT_DEAD = "is in the dead set"
 Named = str | Selected  # a message by its id, or as `select` found it
+Spread = Sequence[int] | None  # milliseconds for each message
 
 
 class Requests:
@@ -145,6 +153,22 @@ def policy_of(on_conflict: str) -> OnConflict:
         f"on_conflict: {printable(quoted(on_conflict))} is not known; "
         f"use one of {', '.join(OnConflict)}"
     )
+
+
+def spread_over(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
+    """For each message its milliseconds; MessageError if there are not as many."""
+    if spread_ms is None:
+        return [0] * len(messages)
+    if len(spread_ms) != len(messages):
+        what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
+        raise MessageError("bad_time", "spread_ms", what)
+    return spread_ms
+
+
+def first_of(steps: Steps[list[T]]) -> Steps[T]:
+    """The answer of a call for one message."""
+    (answer,) = yield from steps
+    return answer
 
 
 def arguments_of(settings: Settings | None) -> dict[str, Any]:

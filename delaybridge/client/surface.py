@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from delaybridge.client.annexes import ViewVerbs
+from delaybridge.client.dead import DeadVerbs
 from delaybridge.client.destinations import DestinationVerbs
-from delaybridge.client.messages import DeadVerbs, MessageVerbs
+from delaybridge.client.messages import MessageVerbs
 from delaybridge.client.requests import Requests, arguments_of
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Verb, moved, verbs_of

@@ -189,7 +189,7 @@ def check(fates: dict[str, Fate], dead: set[str], terms: Terms) -> Found:
 
 
 def _came_before_due(fate: Fate) -> bool:
-    """Whether it was gone before it was due here: I2 knows the server's clock, which judges that."""
+    """Whether it was gone before it was due here: I2 knows the server's clock and judges that."""
     return any(delivery.at_us < min(fate.dues) * 1000 for delivery in fate.deliveries)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import click
 import pytest
 
+from delaybridge.client.dead import DeadVerbs
 from delaybridge.client.destinations import DestinationVerbs
-from delaybridge.client.messages import DeadVerbs, MessageVerbs
+from delaybridge.client.messages import MessageVerbs
 from delaybridge.client.requests import Requests
 from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Scope, verb, verbs_of

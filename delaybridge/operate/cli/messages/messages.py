@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
-from delaybridge.client.messages import DeadVerbs, MessageVerbs
+from delaybridge.client.dead import DeadVerbs
+from delaybridge.client.messages import MessageVerbs
 from delaybridge.operate.cli.messages.bulk import NOT_DEAD, BulkVerb, perform
 from delaybridge.operate.cli.messages.carrying import export, import_
 from delaybridge.operate.cli.messages.stored import page_of, show_message, show_page
