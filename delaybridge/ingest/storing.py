@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,23 +56,15 @@ class OverLimit(StoreFull):
 
 @dataclass(slots=True)
 class _Call:
-    """One script call (a change: one per bucket), and the places of its entries."""
+    """One script call (a change: one per bucket), and the places of its entries.
+
+    room: for more of them, in bytes; negative: none may join any more.
+    """
 
     kind: tuple[Any, ...]
     buckets: list[Bucket]
     places: list[int] = field(default_factory=list)
     room: int = _CALL_BYTES
-    is_full: bool = False
-
-    def take_place(self, place: int, kind: tuple[Any, ...], size: int) -> bool:
-        """Take an entry of this kind and size; False if it may not join, nor any later one."""
-        places, room = self.places, self.room - size
-        if self.is_full or room < 0 or len(places) >= _CALL_MESSAGES or self.kind != kind:
-            self.is_full = True
-            return False
-        places.append(place)
-        self.room = room
-        return True
 
     def take_answers(self, found: Sequence[Any], answers: list[Found]) -> None:
         """Put the scripts' answers into the places of its entries.
@@ -155,7 +148,7 @@ def are_scheduled(
 
     are_loose: as `Schedule` has it; then a duplicate may be another message.
     """
-    if not all(type(entry) is Schedule for entry in entries):
+    if not {Schedule}.issuperset(map(type, entries)):
         return False
     # Counting looks at identity, and hashing a member of an enumeration calls Python.
     return answers.count(Answer.CREATED) == len(answers) or (
@@ -299,27 +292,34 @@ def _no_room(calls: Calls, entry: Entry) -> OverLimit | None:
 
 def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucket]) -> list[_Call]:
     planned: list[_Call] = []
-    latest: dict[tuple[int, str], _Call] = {}  # by bucket and source
+    latest: defaultdict[str, dict[int, _Call]] = defaultdict(dict)  # by source and bucket
+    kind: tuple[Any, ...] = ()
     for place in todo:
         entry = entries[place]
-        if isinstance(entry, Change):
-            planned.append(_Call(("change",), _buckets_of(entry, buckets), [place]))
-            latest.clear()
-            continue
         if isinstance(entry, Schedule):
             accepted, source = entry.accepted, entry.source
             size, key = len(accepted.payload), accepted.shard_key
-            kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
+            asked: tuple[Any, ...] = "schedule", entry.policy, source, entry.reach, entry.maybe
+        elif isinstance(entry, Change):
+            planned.append(_Call(("change",), _buckets_of(entry, buckets), [place]))
+            latest.clear()
+            kind = ()
+            continue
         else:
-            size, key, source, kind = len(entry.payload), id_of(entry).encode(), "", ("quarantine",)
+            size, key, source = len(entry.payload), id_of(entry).encode(), ""
+            asked = ("quarantine",)
+        if asked != kind:
+            kind, calls = asked, latest[source]
         number = verbs.bucket_of(key, len(buckets))
-        call = latest.get((number, source))
-        if call is None or not call.take_place(place, kind, size):
+        call = calls.get(number)
+        if call is None or call.room < size or call.kind != kind:
             if call is not None and source:
+                call.room = -1
                 continue
-            call = latest[number, source] = _Call(kind, [buckets[number]], [place])
-            call.room -= size
+            call = calls[number] = _Call(kind, [buckets[number]], [])
             planned.append(call)
+        call.places.append(place)
+        call.room = -1 if len(call.places) == _CALL_MESSAGES else call.room - size
     return planned
 
 

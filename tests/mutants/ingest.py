@@ -21,6 +21,7 @@ MUTANTS = [
     Mutant(
         "ingest: an entry overtakes in its source", "delaybridge/ingest/storing.py",
         "            if call is not None and source:\n"
+        "                call.room = -1\n"
         "                continue\n",
         "",
         "an offset is noted before the entries in front of it",

@@ -51,14 +51,25 @@ class TestMemory:
     )
     def test_a_record_is_read_the_same_whatever_was_read_before(self, headers: Pairs) -> None:
         given = {"keep_partition": True, "allowed": ("kafka:audit", "kafka:videos")}
-        used = reader(**given, body_bytes=50)  # type: ignore[arg-type]
+        one_by_one, together = (reader(**given, body_bytes=50) for _ in "12")  # type: ignore[arg-type]
+        product = itertools.product((b"body", b"b" * 51, None), (b"k", b"", None, b"\xff"))
+        records = [
+            record(headers, key=key, value=value, offset=offset, partition=offset % 4 // 2)
+            for offset, (value, key) in enumerate(product)
+        ]
+        fresh = [reader(**given, body_bytes=50).read(one) for one in records]  # type: ignore[arg-type]
         for _ in range(2):
-            for offset, (key, value) in enumerate(
-                itertools.product((b"k", b"", None, b"\xff"), (b"body", b"b" * 51, None))
-            ):
-                one = record(headers, key=key, value=value, offset=offset, partition=offset % 2)
-                fresh = reader(**given, body_bytes=50)  # type: ignore[arg-type]
-                assert used.read(one) == fresh.read(one)
+            assert [*map(one_by_one.read, records)] == fresh
+            assert together.read_all(records) == fresh
+
+    def test_of_records_with_the_same_headers_all_but_the_first_take_a_shorter_way(self) -> None:
+        used = reader()
+        records = [record(HOUR, offset=offset) for offset in range(9)]
+        used.read_all(records[:2])
+        found: list[Any] = []
+        used.read = lambda one: found.append(one) or reader().read(one)  # type: ignore[method-assign,func-returns-value]
+        assert used.read_all(records) == [reader().read(one) for one in records]
+        assert found == records[:1]
 
 
 class TestEtf1:

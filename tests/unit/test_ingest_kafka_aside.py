@@ -14,6 +14,7 @@ from delaybridge.errors import StoreDamaged, StoreWiped
 from delaybridge.ingest.entries import Entry, Schedule
 from delaybridge.ingest.kafka.held import HeldRecord
 from delaybridge.ingest.kafka.ingest import KafkaIngest
+from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.storing import Found
 from delaybridge.message import OnConflict
@@ -73,7 +74,7 @@ def record(offset: int) -> HeldRecord:
     accepted = Accepted("x", b"x", "+0", 255, b"p")
     entry = Schedule(accepted, b"aaaa", OnConflict.FAIL, b"p", "t:0", offset)
     reader: Any = SimpleNamespace(topic="t")
-    return HeldRecord(reader, entry, (Topic("t", "id"), 0, offset), 1)
+    return HeldRecord(reader, entry, Topic("t", "id"), RawRecord(0, offset, None, b"p", ()))
 
 
 async def test_what_ends_the_emptying_ends_the_storing_that_waits_for_room() -> None:

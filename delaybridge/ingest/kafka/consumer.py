@@ -25,7 +25,7 @@ from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.offsets import Reached, StoredOffsets, beginnings, commit, waiting
 from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
-from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.records import Headers, RawRecord
 from delaybridge.ingest.kafka.sources import CLUSTER, Sources, Troubles
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
@@ -187,21 +187,32 @@ class KafkaConsumer:
         return self._early
 
     def _read(self, messages: Sequence[Message]) -> Batch:
-        self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         lists: dict[str, list[RawRecord]] = defaultdict(list)  # by topic
+        records: list[RawRecord] = []  # those of the place of the message before
+        place: Place | None = None
+        headers: Headers | None = None
         for message in messages:
-            name, partition = message.topic() or "", message.partition() or 0
-            error = message.error()
-            if error is not None:
+            if (error := message.error()) is not None:
                 self._failed(error, message)
-            elif (place := (name, partition)) in self._begun and place not in self._stopped:
-                if name in self._troubles.topics:
-                    self._troubles.end(name)
-                lists[name].append(RawRecord.from_message(message))
+                place = None
+                continue
+            before, place = place, (message.topic() or "", message.partition() or 0)
+            if place != before:
+                records = lists[place[0]] if self._may_read(place) else []
+            records.append(record := RawRecord.from_message(message, headers))
+            headers = record.headers
+        self._ids.check({*lists})
         batch = {self._ids.topic_named(name): records for name, records in lists.items()}
         if batch:
             self._window.took(_sizes(batch))
         return batch
+
+    def _may_read(self, place: Place) -> bool:
+        if place not in self._begun or place in self._stopped:
+            return False
+        if place[0] in self._troubles.topics:
+            self._troubles.end(place[0])
+        return True
 
     def _give(self, batch: Batch) -> Sequence[Message]:
         """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""

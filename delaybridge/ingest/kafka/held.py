@@ -10,7 +10,7 @@ import msgspec
 
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, instead
 from delaybridge.ingest.kafka.offsets import Reached
-from delaybridge.ingest.kafka.records import RecordReader
+from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.storing import PATIENCE_S
 from delaybridge.message import Answer
@@ -26,22 +26,32 @@ class Fate(Enum):
 
 
 class HeldRecord(msgspec.Struct, gc=False):
-    """One record on its way into the store. place: of its topic and partition, and its offset.
+    """One record on its way into the store.
 
     since_s: when its id was first found in flight. is_lost: its partition was given up.
     """
 
     reader: RecordReader
     entry: Entry
-    place: Reached
-    size: int
+    topic: Topic
+    raw: RawRecord
     since_s: float = 0.0
     is_lost: bool = False
 
     @property
+    def place(self) -> Reached:
+        """Its topic and partition, and its offset."""
+        return self.topic, self.raw.partition, self.raw.offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of its key and body."""
+        return len(self.raw.key or b"") + len(self.raw.value or b"")
+
+    @property
     def origin(self) -> tuple[Topic, int]:
         """The topic and the partition that it was read from."""
-        return self.place[:2]
+        return self.topic, self.raw.partition
 
     @property
     def blocks(self) -> bool:
@@ -90,7 +100,7 @@ def parts(records: Sequence[HeldRecord], *, again: bool = False) -> Iterator[lis
             return -1 if record.entry.otherwise is None else place
         return -2
 
-    if not again and not any(isinstance(record.entry, Change) for record in records):
+    if not again and Change not in {type(record.entry) for record in records}:
         if records:  # the usual case
             yield [*records]
         return

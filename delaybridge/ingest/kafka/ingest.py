@@ -13,6 +13,8 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Any
 
 from delaybridge.events import Emit, Ingested, IngestStarted
@@ -141,7 +143,8 @@ class KafkaIngest:
             for first in range(0, len(records), TURN_MESSAGES):
                 part = records[first : first + TURN_MESSAGES]
                 with spans("receive", reader.route, part, _headers_of):
-                    held += [_held(reader, topic, record) for record in part]
+                    entries = reader.read_all(part)
+                held += map(HeldRecord, repeat(reader), entries, repeat(topic), part)
                 await asyncio.sleep(0)  # the batch before is sent meanwhile
             counts = self._sources.counts_of(topic.name)
             counts.total += len(records)
@@ -278,11 +281,9 @@ class KafkaIngest:
         entries = [record.entry for record in records]
         answers = await self._store.store(entries)
         if are_scheduled(entries, answers):
-            by_topic: defaultdict[str, list[Entry]] = defaultdict(list)
-            for record in records:
-                by_topic[record.reader.topic].append(record.entry)
-            for topic, of_one in by_topic.items():
-                self._sources.counts_of(topic).scheduled(of_one, self._emit)
+            for topic, of_one in groupby(records, attrgetter("topic")):
+                counts = self._sources.counts_of(topic.name)
+                counts.scheduled([record.entry for record in of_one], self._emit)
             return []
         late: list[Late[HeldRecord]] = []
         fates: dict[int, Fate] = {}  # by the record's `id()`
@@ -302,12 +303,6 @@ class KafkaIngest:
         for topic, of_topic in stored.items():
             self._sources.counts_of(topic).report(of_topic, self._emit)
         return [(record, fates[id(record)]) for record in aside.take_refused(late)]
-
-
-def _held(reader: RecordReader, topic: Topic, record: RawRecord) -> HeldRecord:
-    size = len(record.key or b"") + len(record.value or b"")
-    place = topic, record.partition, record.offset
-    return HeldRecord(reader, reader.read(record), place, size)
 
 
 def _headers_of(record: RawRecord) -> Headers:

@@ -6,8 +6,9 @@ headers name epoch (seconds), target topic and target key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from operator import methodcaller
 from time import time_ns
 from typing import Any, NamedTuple, cast
@@ -65,21 +66,27 @@ class RawRecord(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int = -1
 
     @classmethod
-    def from_message(cls, message: Any) -> RawRecord:
-        """A record as confluent_kafka gives it."""
+    def from_message(cls, message: Any, before: Headers | None = None) -> RawRecord:
+        """A record as confluent_kafka gives it. before: headers that it shares if equal."""
         try:
             headers = _headers_of(message) or ()
         except (UnicodeDecodeError, SystemError):  # a name; then the values are lost, too
             headers = None
-        stamp_ms = message.timestamp()[1]
-        partition, offset = message.partition(), message.offset()
-        return cls(partition, offset, message.key(), message.value(), headers, stamp_ms)
+        return cls(
+            message.partition(),
+            message.offset(),
+            message.key(),
+            message.value(),
+            before if headers == before else headers,
+            message.timestamp()[1],
+        )
 
 
 class Understood(msgspec.Struct, gc=False):
     """The instructions in the headers. kept: the headers without those of delaybridge.
 
     to, when: destination and due time of all records with these headers, once they are checked.
+    is_usual: all else that they ask for is the same for each record.
     """
 
     asked: Instructions
@@ -87,6 +94,7 @@ class Understood(msgspec.Struct, gc=False):
     is_etf1: bool
     to: tuple[Destination, str] | None = None
     when: str = ""
+    is_usual: bool = False
 
 
 class Partition(NamedTuple):
@@ -136,6 +144,36 @@ class RecordReader:
             return self._read(record)
         except MessageError as exc:
             return self.quarantine(record, reason_of(exc))
+
+    def read_all(self, records: Sequence[RawRecord]) -> list[Entry]:
+        """The entries for records, in order."""
+        entries: list[Entry] = []
+        while len(entries) < len(records):
+            first = records[len(entries)]
+            entries.append(self.read(first))
+            if first.headers is self._latest_headers and self._latest.is_usual:
+                entries += self._alike(first, islice(records, len(entries), None))
+        return entries
+
+    def _alike(self, first: RawRecord, others: Iterable[RawRecord]) -> Iterator[Entry]:
+        """The entries of the first ones that differ only in offset, key and body from `first`."""
+        number, headers, most = first.partition, first.headers, self._limits.body_bytes
+        text, understood = cast(Any, self._latest.to)[1], self._latest
+        asked, kept, when = understood.asked, understood.kept, understood.when
+        rank, policy, reach = asked.rank, asked.policy or OnConflict.FAIL, self._reach
+        last = number if self._keep_partition else None, asked.ttl_ms, asked.at_most_once
+        place, seed, source = self._partition(first)
+        for one in others:
+            body, key, offset = one.value, one.key, one.offset
+            if one.headers is not headers or one.partition != number:
+                return
+            if body is None or len(body) > most:
+                return
+            id = _PLACE % (place, offset)
+            payload = encode_record((text, body, kept, None, key, *last))
+            accepted = Accepted(id, id.encode() if key is None else key, when, rank, payload)
+            stamp = crc32(offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
+            yield Schedule(accepted, stamp, policy, payload, source, offset, reach)
 
     def place(self, record: RawRecord) -> str:
         """Topic, partition and offset, of fixed width: such ids sort as they were read."""
@@ -238,6 +276,8 @@ class RecordReader:
         payload = self._payload(record, to, understood.kept, key, asked)
         if understood.to is None:
             understood.to, understood.when = to, when_of(asked, self._limits)
+            own = given, asked.key, asked.retry, asked.gathering
+            understood.is_usual = own == (None,) * 4 and not names.tenant
         shard_key = key if key is not None else id.encode()
         accepted = Accepted(id, shard_key, understood.when, asked.rank, payload)
         policy, stamp = asked.policy or OnConflict.FAIL, _stamp(partition, offset)
