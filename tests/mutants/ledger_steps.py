@@ -118,6 +118,24 @@ MUTANTS = [
         "test_what_leaves_while_the_ledger_is_told_is_remembered",
     ),
     Mutant(
+        "tell: a commit for each bucket", "delaybridge/ledger/reconciling/leaving.py",
+        "size < _MOST:", "not count:",
+        "a worker commits once a second for each of its buckets, and messages are late beside it",
+        "tests/unit/test_leaving.py",
+    ),
+    Mutant(
+        "tell: all that waits", "delaybridge/ledger/reconciling/leaving.py",
+        " and size < _MOST:", ":",
+        "after a backlog one transaction is as long as all that left",
+        "tests/unit/test_leaving.py",
+    ),
+    Mutant(
+        "tell: a bucket that the ledger refuses", "delaybridge/ledger/reconciling/leaving.py",
+        "if isinstance(exc, LedgerRefused) and len(some) > 1:", "if False:",
+        "what the ledger refuses of one bucket keeps what left all others from it",
+        "tests/unit/test_leaving.py",
+    ),
+    Mutant(
         "tell: others have no time", "delaybridge/ledger/reconciling/reconciling.py",
         "        await asyncio.sleep(max(0.0, others_s - time.monotonic()))\n", "",
         "what another worker delivered is rebuilt before it can say so",
@@ -218,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         "tell: a bucket that Redis refuses", "delaybridge/ledger/reconciling/reconciling.py",
-        "            await self._tell_of(session)\n", "            await self._tell(session)\n",
+        "map(self._tell_of, some)", "map(self._tell, some)",
         "a wrong key in one bucket keeps what left all others from the ledger",
         "tests/unit/test_reconciling.py",
     ),

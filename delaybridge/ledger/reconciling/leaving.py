@@ -1,44 +1,106 @@
-"""Leaving: what left a bucket becomes over in the ledger, with its history."""
+"""Leaving: what left the buckets becomes over in the ledger, with its history."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from delaybridge.errors import LedgerRefused
 from delaybridge.ledger.comparing.healing import Left
 from delaybridge.ledger.sql.rows import DELAYED, IN_FLIGHT, OVER, PUBLISHED, RowName, Step
+from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from delaybridge.ledger.sql.records import Records
 
+_MOST = 5000  # messages in one transaction, and a page more
 
-def write_left(
-    records: Records,
-    worker: str,
-    bucket: int,
-    found: Sequence[Left],
-    at_ms: Mapping[RowName, int],
-    may_be_told: bool,
-    on: Connection,
-) -> None:
-    """Write down what left. at_ms: when, if this worker knows it.
+
+class LeftPage(NamedTuple):
+    """What left a bucket. at_ms: when, if this worker knows it.
 
     may_be_told: the ledger may know some of it, from a call without an answer.
     """
+
+    bucket: int
+    found: Sequence[Left]
+    at_ms: Mapping[RowName, int]
+    may_be_told: bool
+
+
+_Told = tuple[LeftPage, asyncio.Future[None]]
+
+
+class Leaving:
+    """Tells the ledger. Pages that wait at a time are written in one transaction."""
+
+    def __init__(self, ledger: Ledger, records: Records, worker: str) -> None:
+        self._ledger, self._write_left = ledger, partial(write_left, records, worker)
+        self._waiting: list[_Told] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def tell(self, page: LeftPage) -> None:
+        """Return when the ledger has it. Raises what the ledger raises."""
+        self._waiting.append((page, told := asyncio.get_running_loop().create_future()))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        await told
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                size = count = 0
+                while count < len(self._waiting) and size < _MOST:
+                    size += len(self._waiting[count][0].found)
+                    count += 1
+                some, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._write(some)
+        finally:
+            self._writing = None
+
+    async def _write(self, some: Sequence[_Told]) -> None:
+        error: Exception | None = None
+        try:
+            pages = [page for page, _ in some]
+            await self._ledger.run_async(Work(partial(self._write_left, pages)))
+        except Exception as exc:
+            if isinstance(exc, LedgerRefused) and len(some) > 1:
+                for each in some:  # one that is refused holds up no other
+                    await self._write([each])
+                return
+            error = exc
+        for told in (told for _, told in some if not told.done()):
+            if error is None:
+                told.set_result(None)
+            else:
+                told.set_exception(error)
+
+
+def write_left(records: Records, worker: str, pages: Sequence[LeftPage], on: Connection) -> None:
+    """Write down what left."""
     now_ms = time.time_ns() // 1_000_000
-    left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
-    known = records.states(on, [*left]) if may_be_told else {}
-    told = {name for name, (state, _) in known.items() if state in OVER}
+    left: dict[RowName, tuple[str, int]] = {}
+    doubted: list[RowName] = []
+    for bucket, found, at_ms, may_be_told in pages:
+        for each in found:
+            name = bucket, each.id, int.from_bytes(each.stamp, "big")
+            left[name] = each.state, at_ms.get(name, now_ms)
+            if may_be_told:
+                doubted.append(name)
+    known = records.states(on, doubted) if doubted else {}
     by_state = defaultdict[str, list[RowName]](list)
     steps = []
-    for name, state in left.items():
-        if name not in told:
+    for name, (state, ms) in left.items():
+        if name not in known or known[name][0] not in OVER:
             by_state[state].append(name)
-            before, ms = IN_FLIGHT if state == PUBLISHED else DELAYED, at_ms.get(name, now_ms)
+            before = IN_FLIGHT if state == PUBLISHED else DELAYED
             steps.append(Step(name[1], before, state, ms, worker, name[0]))
     for state, own in by_state.items():
         records.change(on, own, state, now_ms)

@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from delaybridge import failpoints
@@ -27,7 +26,7 @@ from delaybridge.ledger.reconciling.counting import keep_counted
 from delaybridge.ledger.reconciling.drift import Drift, Drifts, say_found
 from delaybridge.ledger.reconciling.forgetting import forget
 from delaybridge.ledger.reconciling.happened import Happened
-from delaybridge.ledger.reconciling.leaving import write_left
+from delaybridge.ledger.reconciling.leaving import Leaving, LeftPage
 from delaybridge.ledger.reconciling.older_ledger import OlderLedger
 from delaybridge.ledger.reconciling.promoting import Promoting
 from delaybridge.ledger.reconciling.rounds import Rounds
@@ -45,7 +44,8 @@ from delaybridge.worker.eventlog import say
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
 _OTHERS_TELL_S = 2.5  # within this time after that
-_PAGE = 5000  # entries of `gone` in one transaction
+_PAGE = 1000  # entries of `gone` that are read at once
+_TOLD_AT_ONCE = 8  # buckets
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 _VERIFIED_AT_ONCE = 4  # more would wait for a connection until their time is up
 
@@ -70,6 +70,7 @@ class Reconciling:
         self._happened, self._worker = happened, happened.worker
         self._cold = recorder.cold
         self._ledger = recorder.ledger
+        self._leaving = Leaving(self._ledger, self._records, self._worker)
         self.marks, self.sessions = marks, sessions
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
         self._seen: dict[Session, Marks] = {}  # when it was told last
@@ -203,8 +204,11 @@ class Reconciling:
         if await self._older.notice_loss() or self.silence.reason:
             self._again |= {*self.sessions()}  # it may have lost what it was told last
         left = [each for each in self._held() if self._may_have_left(each)]
-        for session in (each for each in left if each.alive):
-            await self._tell_of(session)
+        for first in range(0, len(left), _TOLD_AT_ONCE):
+            some = [each for each in left[first : first + _TOLD_AT_ONCE] if each.alive]
+            for error in await asyncio.gather(*map(self._tell_of, some), return_exceptions=True):
+                if error is not None:
+                    raise error
         await self._tell_of_others()
         await self._happened.tell_history(self._ledger, self._records)
         if left:
@@ -272,8 +276,7 @@ class Reconciling:
             if stands.generation != str(sealed.generation + 1):
                 return False
             if found:
-                work = partial(write_left, self._records, self._worker, number, found, at_ms)
-                await self._ledger.run_async(Work(partial(work, may_be_told)))
+                await self._leaving.tell(LeftPage(number, found, at_ms, may_be_told))
             first += len(found)
             if len(found) < _PAGE:
                 break
