@@ -63,9 +63,9 @@ class TestMemory:
             assert together.read_all(records) == fresh
 
     def test_of_records_with_the_same_headers_all_but_the_first_take_a_shorter_way(self) -> None:
-        used = reader()
-        records = [record(HOUR, offset=offset) for offset in range(9)]
-        used.read_all(records[:2])
+        used, headers = reader(), [*HOUR]  # one list, equal to that of the batch before
+        used.read_all([record(HOUR), record(HOUR)])
+        records = [record(headers, offset=offset) for offset in range(9)]
         found: list[Any] = []
         used.read = lambda one: found.append(one) or reader().read(one)  # type: ignore[method-assign,func-returns-value]
         assert used.read_all(records) == [reader().read(one) for one in records]

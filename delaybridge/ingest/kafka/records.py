@@ -151,7 +151,7 @@ class RecordReader:
         while len(entries) < len(records):
             first = records[len(entries)]
             entries.append(self.read(first))
-            if first.headers is self._latest_headers and self._latest.is_usual:
+            if first.headers == self._latest_headers and self._latest.is_usual:
                 entries += self._alike(first, islice(records, len(entries), None))
         return entries
 
