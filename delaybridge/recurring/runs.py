@@ -165,9 +165,9 @@ class RunMaking:
 
     def refuse_over_quota(self, messages: Sequence[Accepted]) -> Steps[None]:
         """Raise StoreFull if a quota has no room for the first of one definition's messages."""
-        if messages and (yield from self.calls.quota.read_counts(self.calls.following.held())):
-            if (full := self.calls.quota.refusal(messages[0].payload)) is not None:
-                raise full
+        if messages:
+            held = self.calls.following.held()
+            yield from self.calls.quota.check(messages[0].payload, held)
 
     def _turn(self, entry: DefinitionEntry, now_ms: int) -> _Turn:
         nothing = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)

@@ -132,7 +132,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota: a refusal makes the next call look", "delaybridge/store/namespace/quota.py",
-        "if self._pending[place].is_counted:", "if True:",
+        "if self._pending[place].is_counted and not self._looks:", "if not self._looks:",
         "who is refused keeps Redis busy with small requests",
         "tests/unit/test_quota.py",
     ),

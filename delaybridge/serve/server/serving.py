@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from delaybridge.serve.shared.site import Site
 from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.listening import listening
 from delaybridge.worker.open_files import open_files
 from delaybridge.worker.open_namespace import check_ledger
 from delaybridge.worker.service import collect_seldom, loop_factory
@@ -202,19 +202,8 @@ class SiteServer(uvicorn.Server):
 
 def listener(host: str, port: int) -> socket.socket:
     """A listening socket; ConfigError if there can be none."""
-    try:
-        family, *_, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        # Accepted sockets inherit it. asyncio sets it only where the protocol is named, and an
-        # answer in two writes would wait 40 ms for the client's acknowledgement.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    except (OSError, UnicodeError) as exc:
-        code = exc.errno if isinstance(exc, OSError) else None
-        if code == errno.EADDRINUSE:
-            what = f"serve.port: {port} on {host} is in use; choose another, or 0 for any"
-        else:
-            what = f"serve.host: cannot listen on {host}, port {port}: {exc}"
-        raise ConfigError(what) from None
+    sock = listening("serve", host, port, backlog=_BACKLOG, zero="any")
+    # Accepted sockets inherit it. asyncio sets it only where the protocol is named, and an answer
+    # in two writes would wait 40 ms for the client's acknowledgement.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

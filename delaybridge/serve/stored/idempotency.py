@@ -142,9 +142,7 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
 def _check_quota(calls: Calls, payload: bytes) -> Steps[None]:
     """StoreFull if this record is over a limit."""
     yield from calls.open()
-    if (yield from calls.quota.read_counts(calls.following.held())):
-        if (refusal := calls.quota.refusal(payload)) is not None:
-            raise refusal
+    yield from calls.quota.check(payload, calls.following.held())
 
 
 def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:

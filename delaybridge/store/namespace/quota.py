@@ -129,6 +129,11 @@ class Quota:
                 return full
         return None
 
+    def check(self, payload: bytes, buckets: Sequence[Bucket]) -> Steps[None]:
+        """StoreFull if this record is over a limit."""
+        if (yield from self.read_counts(buckets)) and (full := self.refusal(payload)) is not None:
+            raise full
+
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
         if self._looks:
