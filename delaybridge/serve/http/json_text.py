@@ -82,6 +82,13 @@ def as_types(raws: Sequence[bytes], wanted: type[T]) -> list[T] | None:
         return None
 
 
+def strings(raw: bytes) -> int:
+    """How many strings there are in valid JSON, keys among them."""
+    if b"\\" in raw:  # an escaped one is no end, and may itself escape a quote
+        raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    return raw.count(b'"') // 2
+
+
 def are_plain(raws: Sequence[bytes]) -> bool:
     """Whether one look tells that all are objects, not large nor deep, with each key once.
 

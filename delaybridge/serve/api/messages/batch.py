@@ -8,8 +8,13 @@ from typing import Annotated
 import msgspec
 
 from delaybridge.serve.api.messages.idempotency import HEADER
+from delaybridge.serve.api.messages.plain import plain_batch
 from delaybridge.serve.api.messages.shapes import NewMessage
-from delaybridge.serve.api.messages.together import BatchItem, scheduled_together
+from delaybridge.serve.api.messages.together import (
+    BatchItem,
+    scheduled_together,
+    stored_together,
+)
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.json_text import are_plain, as_type, as_types, decoded, elements
 from delaybridge.serve.http.problems import Problem
@@ -59,6 +64,9 @@ def refuse_key(call: Call) -> None:
 async def schedule_batch(call: Call) -> Reply:
     """Schedule many messages in few round trips to Redis. One that is refused hinders no other."""
     refuse_key(call)
+    plain = plain_batch(call.body) if len(call.body) <= _AT_ONCE else None
+    if plain and len(plain) <= _MOST:
+        return _reply(await stored_together(call, plain))
     texts = await _messages(call)
     if not texts:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")
@@ -68,12 +76,16 @@ async def schedule_batch(call: Call) -> Reply:
         numbers = _group(texts, len(items), most)
         some = texts[numbers.start : numbers.stop]
         found = await scheduled_together(call, as_types(some, NewMessage) or map(_read, some))
-        for number, item in zip(numbers, found, strict=True):
-            if item.code is not None:
-                item.at = f"$.messages[{number}]{(item.at or '$')[1:]}"
         items += found
         if all(each.status == _AWAY for each in found):
             most = len(call.body)  # the others wait together until it answers
+    return _reply(items)
+
+
+def _reply(items: list[BatchItem]) -> Reply:
+    for number, item in enumerate(items):
+        if item.code is not None:
+            item.at = f"$.messages[{number}]{(item.at or '$')[1:]}"
     return Reply(BatchAnswer(items), 207)
 
 

@@ -14,8 +14,13 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.serve.api.messages.batch import refuse_key
+from delaybridge.serve.api.messages.plain import plain_lines
 from delaybridge.serve.api.messages.shapes import NewMessage
-from delaybridge.serve.api.messages.together import scheduled_together
+from delaybridge.serve.api.messages.together import (
+    BatchItem,
+    scheduled_together,
+    stored_together,
+)
 from delaybridge.serve.http.disconnect import Ending
 from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.json_text import are_plain, as_types, decoded
@@ -89,16 +94,21 @@ class MessageStream:
         return [(b"content-type", as_sent), (b"x-accel-buffering", b"no")]
 
     async def _answers(self, lines: Sequence[Line]) -> bytes:
-        texts = [text for _, text in lines if text is not None]
-        read: Sequence[NewMessage | Problem] | None = None
-        if len(texts) == len(lines) and are_plain(texts):
-            read = as_types(texts, NewMessage)
-        if read is None:
-            read = [await self._read(text) for _, text in lines]
-        items = await scheduled_together(self._call, read)
+        items = await self._stored(lines)
         for (number, _), item in zip(lines, items, strict=True):
             item.line = number
         return _encoder.encode_lines(items)
+
+    async def _stored(self, lines: Sequence[Line]) -> list[BatchItem]:
+        texts = [text for _, text in lines if text is not None]
+        read: Sequence[NewMessage | Problem] | None = None
+        if len(texts) == len(lines):
+            if plain := plain_lines(texts):
+                return await stored_together(self._call, plain)
+            read = as_types(texts, NewMessage) if are_plain(texts) else None
+        if read is None:
+            read = [await self._read(text) for _, text in lines]
+        return await scheduled_together(self._call, read)
 
     async def _read(self, text: bytes | None) -> NewMessage | Problem:
         if text is None:

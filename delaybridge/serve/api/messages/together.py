@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.client.requests import receipt_unless_conflict
+from delaybridge.errors import MessageError
 from delaybridge.gathering import Gathering
 from delaybridge.message import Message, OnConflict
 from delaybridge.serve.api.messages.shapes import RESULTS, NewMessage, due_text, too_late
@@ -21,7 +22,7 @@ _Waiting = tuple[OnConflict, int, Message]  # its policy and its place
 _policy_of = itemgetter(0)
 
 
-class BatchItem(msgspec.Struct, omit_defaults=True):
+class BatchItem(msgspec.Struct, omit_defaults=True, gc=False):
     """status: as if the message had been sent alone. Then its receipt, or what is wrong with it.
 
     line: the number of its line, from 1, in a stream.
@@ -52,12 +53,18 @@ async def scheduled_together(call: Call, read: Iterable[NewMessage | Problem]) -
             found[number] = _refused(problem_of(exc))
     for policy, some in _in_order(waiting):
         together = [*some]
-        outcomes = await call.client.schedule_each(
-            [each[2] for each in together], on_conflict=policy
-        )
-        for (_, number, message), outcome in zip(together, outcomes, strict=True):
-            found[number] = _item(outcome, message)
+        items = await stored_together(call, [each[2] for each in together], policy)
+        for (_, number, _), item in zip(together, items, strict=True):
+            found[number] = item
     return found
+
+
+async def stored_together(
+    call: Call, messages: list[Message], policy: OnConflict = OnConflict.FAIL
+) -> list[BatchItem]:
+    """As `scheduled_together`, of messages with one policy."""
+    outcomes = await call.client.schedule_each(messages, on_conflict=policy)
+    return [*_items(outcomes, messages)]
 
 
 def _in_order(waiting: list[_Waiting]) -> Iterable[tuple[OnConflict, Iterable[_Waiting]]]:
@@ -75,17 +82,30 @@ def _name(message: Message) -> str | None:
     return message.delay.key if isinstance(message.delay, Gathering) else message.id
 
 
-def _item(outcome: Receipt | Exception, message: Message) -> BatchItem:
-    if isinstance(outcome, Receipt) and (found := RESULTS.get(outcome)):
-        due_ms = outcome.due_ms
-        return BatchItem(found[0], outcome.id, found[1], due_text(due_ms), due_ms)
-    try:
+def _items(
+    outcomes: Iterable[Receipt | Exception], messages: Iterable[Message]
+) -> Iterator[BatchItem]:
+    due_ms, due, why, problem = -1, "", None, None
+    for outcome, message in zip(outcomes, messages, strict=True):
         if isinstance(outcome, Exception):
-            raise outcome
-        receipt = receipt_unless_conflict(outcome, message)
-        raise too_late(receipt.id, receipt.answer)
-    except Exception as exc:
-        return _refused(problem_of(exc))
+            if problem is None or outcome is not why:  # many may have one, which is told once
+                why, problem = outcome, problem_of(outcome)
+            yield _refused(problem)
+        elif found := RESULTS.get(outcome):
+            if outcome.due_ms != due_ms:
+                due_ms = outcome.due_ms
+                due = due_text(due_ms)
+            yield BatchItem(found[0], outcome.id, found[1], due, due_ms)
+        else:
+            yield _refused(_too_late(outcome, message))
+
+
+def _too_late(receipt: Receipt, message: Message) -> Problem:
+    try:
+        receipt_unless_conflict(receipt, message)
+    except MessageError as exc:
+        return problem_of(exc)
+    return too_late(receipt.id, receipt.answer)
 
 
 def _refused(problem: Problem) -> BatchItem:
