@@ -62,7 +62,7 @@ OF_CLIENTS = [
               "PUBLISHED"),
     LuaMutant("finished is cancelled", "cancel", "receipt ~= '' and PUBLISHED or WITHDRAWN",
               "WITHDRAWN"),
-    LuaMutant("a row is cancelled though it left", "cancel", " and not has_left(ARGV[9])", ""),
+    LuaMutant("a row that left is cancelled", "cancel", " and has_left(ARGV[9])", " and false"),
     LuaMutant("a row that replaced has left", "cancel", _ENDED.replace("answer", "its"), "its"),
     LuaMutant("a cancelled row may be restored", "cancel", "  forget(ARGV[9], WITHDRAWN)\n", ""),
     LuaMutant("a cancel names no call", "cancel",

@@ -103,6 +103,10 @@ def test_every_story_is_as_the_model_says(redis_url: str, namespace: str) -> Non
             assert replay.difference(story(), REACH) is None, story.__name__
 
 
+def test_a_mutant_of_a_script_changes_text_that_is_there() -> None:
+    assert all(mutant.mutated for mutant in [*LUA_MUTANTS, *LEDGER_MUTANTS])
+
+
 @pytest.mark.slow  # also in `make protocol`
 @pytest.mark.parametrize("mutant", [*LUA_MUTANTS, *LEDGER_MUTANTS], ids=lambda mutant: mutant.name)
 def test_a_script_without_a_rule_differs_from_the_model(
