@@ -52,10 +52,11 @@ class BucketsFollowed:
         self.moved_s = -math.inf  # when other buckets were found to have all messages
         self.resting: set[int] = set()  # that this process is not to hold now
         self.here: list[Bucket] = []  # of `Layout.here`, under their old keys
+        self.learnt: tuple[Layout, str] | None = None  # the record that was taken last
 
     def learn(self, layout: Layout, birth: str) -> bool:
         """Take a record that was read; whether it says something new."""
-        if (layout, birth) == (self.layout, self.birth):
+        if (layout, birth) == self.learnt:
             return False
         if birth != self.birth:
             self._states, self._made = {}, {}
@@ -68,13 +69,14 @@ class BucketsFollowed:
         before = (n for each in layout.epochs[: layout.at] for n in each.numbers)
         self._states |= dict.fromkeys(before, _RETIRED)
         self.here = [self.bucket(number) for number in layout.here.numbers]
-        self.layout = layout  # last: another thread that knows it goes on with `here`
+        self.layout = layout
+        self.learnt = layout, birth  # last: another thread that finds it goes on with `here`
         return True
 
     def bucket(self, number: int) -> Bucket:
         """A bucket by its number."""
         found = self._made.get(number)
-        if found is None:
+        if found is None or found.birth != self.birth:  # made by a thread, meanwhile
             found = self._made[number] = Bucket(self._namespace, number, self.birth)
         return found
 

@@ -125,6 +125,7 @@ class Namespace:
         if self._buckets and not again:
             return self._buckets
         memory_asked = registry.info("memory", keys.birth(self.namespace))
+        learnt = self.following.learnt
         record, memory = yield Each([registry.read_layout(self.namespace), memory_asked])
         if (error := store_wide_error([record, memory])) is not None:
             raise self._without_record(error)
@@ -147,6 +148,8 @@ class Namespace:
                 f"delaybridge bucket resize {self._asked}"
             )
         yield from gate.require(self.durability, self.placement)
+        if self.following.learnt not in (learnt, (layout, birth)):  # by another, perhaps later
+            return (yield from self.open(again=True))
         self.following.learn(layout, birth)
         return self._buckets
 
