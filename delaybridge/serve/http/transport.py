@@ -35,13 +35,23 @@ _WAITING = 250  # requests of one connection, behind the one that is being answe
 
 
 class Cycle(RequestResponseCycle):
-    """A request that can be answered by one write."""
+    """A request that can be answered by one write.
+
+    uvloop refuses to write on a connection that is closed, and tells only later that it is lost.
+    """
+
+    async def send(self, message: Any) -> None:
+        """As ASGI has it."""
+        if self.transport.is_closing():
+            self.disconnected = True
+        await super().send(message)
 
     async def answer(self, status: int, headers: bytes, content: bytes) -> None:
         """Send a whole answer. headers: lines without what could end one, each with its end."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
+        if self.disconnected or self.transport.is_closing():
+            self.disconnected = True
             return
         self.waiting_for_100_continue = False
         self.response_started = self.response_complete = True
@@ -279,7 +289,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
         # If it were closed while the client still sends, that would throw the answer away.
         self.flow.resume_reading()
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)
 
