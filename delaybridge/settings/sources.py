@@ -96,7 +96,7 @@ def _put(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
 def flags(overrides: Mapping[str, Any]) -> SettingsSource:
     """Flags, nested as in the file; None means not given."""
     tree = {
-        name: {key: inner for key, inner in value.items() if inner is not None}
+        str(name): {str(key): inner for key, inner in value.items() if inner is not None}
         if isinstance(value, Mapping)
         else value
         for name, value in overrides.items()

@@ -98,8 +98,8 @@ def text(pattern: str, form: str, most: int = 255) -> Callable[[object], str]:
 
 
 def short(most: int, least: int = 0) -> Callable[[object], str]:
-    """Any text of `least` to `most` characters."""
-    return text(f"(?s:.{{{least},}})", f"a text of {least} to {most} characters", most)
+    """Any text of `least` to `most` characters that can be encoded."""
+    return text(rf"[^\ud800-\udfff]{{{least},}}", f"a text of {least} to {most} characters", most)
 
 
 def texts(pattern: str = ".+", form: str = _LIST_FORM) -> Callable[[object], tuple[str, ...]]:

@@ -268,3 +268,17 @@ def test_a_dead_letter_destination_must_name_a_configured_broker(letters: str, w
         Settings.load(None, overrides, environ={})
     overrides["dead"] = {"dead_letter": "rabbitmq:/dead"}
     assert Settings.load(None, overrides, environ={}).dead.dead_letter == ("rabbitmq:/dead",)
+
+
+def test_what_no_file_can_hold_is_refused_as_well() -> None:
+    """Bytes of the environment that are not UTF-8, and a program's names that are not text."""
+    wrong = {
+        variable(("redis", "password_file")): "\udc80",
+        variable(("ingest", "group")): "\udc80",
+    }
+    with pytest.raises(ConfigError) as raised:
+        Settings.load(environ=wrong, overrides={"scan": {1: 2}, 3: 4})  # type: ignore[dict-item]
+    lines = str(raised.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        "redis.password_file", "scan.1", "ingest.group", "3",
+    ]  # fmt: skip
