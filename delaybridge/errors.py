@@ -175,6 +175,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def text_of(value: object) -> str:
+    """Bytes as text, whatever they hold; anything else as Python writes it."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def nearest(name: object, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """The known names that were probably meant, the likeliest first; never the given one."""
     text = name[:_SHOWN_CHARS] if isinstance(name, str) else quoted(name)

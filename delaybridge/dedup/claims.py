@@ -21,6 +21,7 @@ from delaybridge.errors import (
     StoreError,
     printable,
     quoted,
+    text_of,
 )
 
 PREFIX, WINDOW, PROCESSING = "delaybridge:dedup", "24h", "5m"
@@ -99,7 +100,7 @@ class _Claims:
         return f"{self._prefix}:{checked(id, 'id')}"
 
     def _claimed(self, id: str, token: str, reply: Any) -> str | None:
-        found, wait_ms = _text(reply[0]), int(reply[1])
+        found, wait_ms = text_of(reply[0]), int(reply[1])
         if found == token:
             return token
         if found == _DONE:
@@ -109,7 +110,7 @@ class _Claims:
         raise _damaged(self.key(id))
 
     def _ended(self, id: str, reply: Any) -> None:
-        found = _text(reply)
+        found = text_of(reply)
         if found == _DONE:
             return
         if found.startswith(_CLAIM):
@@ -237,11 +238,6 @@ class AsyncRedisDedup(_Claims):
 
 def _new_token() -> str:
     return _CLAIM + secrets.token_urlsafe(12)
-
-
-def _text(reply: Any) -> str:
-    """A reply as text, whether or not the client decodes replies."""
-    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
 
 
 def _span_ms(value: times.Delay, field: str) -> int:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreWiped
+from delaybridge.errors import StoreWiped, text_of
 from delaybridge.message import State
 from delaybridge.store.namespace.marks import turn_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, plain
 
 _STAMP_BYTES = 4
@@ -102,7 +101,7 @@ def seal(
     healed: as in `Sealed`, if it has changed.
     """
     args: list[Arg] = [*owner, "" if known is None else known, healed]
-    return RedisCommand("seal", _keys(bucket, "seal"), args, _read_sealed)
+    return bucket.call("seal", args, _read_sealed)
 
 
 def left(
@@ -141,7 +140,7 @@ def restore(
     args: list[Arg] = [bucket.birth, *as_of[:2], bucket.wake, bucket.number, now]
     for each in messages:
         args += (each.id, each.stamp, repr(each.score), each.payload, each.reason)
-    return RedisCommand("restore", _keys(bucket, "restore"), args, _read_presence)
+    return bucket.call("restore", args, _read_presence)
 
 
 def stored_calls(
@@ -159,24 +158,20 @@ def drop(
     args: list[Arg] = [*owner]
     for name in names:
         args += name
-    return RedisCommand("drop", _keys(bucket, "drop"), args, as_received)
-
-
-def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
-    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
+    return bucket.call("drop", args, as_received)
 
 
 def _read_sealed(reply: Sequence[int | bytes] | None) -> Sealed | None:
     if reply is None:
         return None
     generation, entries, healed = reply
-    return Sealed(int(generation), int(entries), _text(healed))
+    return Sealed(int(generation), int(entries), text_of(healed))
 
 
 def _read_left(reply: Sequence[bytes]) -> list[Left]:
     found = zip(reply[::2], reply[1::2], strict=True)
     return [
-        Left(_text(member[_STAMP_BYTES:]), member[:_STAMP_BYTES], _how(float(score)))
+        Left(text_of(member[_STAMP_BYTES:]), member[:_STAMP_BYTES], _how(float(score)))
         for member, score in found
     ]
 
@@ -186,13 +181,13 @@ def _how(score: float) -> str:
 
 
 def _read_standing(reply: Sequence[bytes | None]) -> Standing:
-    return Standing(*(_text(value or b"") for value in reply))
+    return Standing(*(text_of(value or b"") for value in reply))
 
 
 def _read_calls(reply: Sequence[Any]) -> tuple[list[StoredCall], bool]:
     found = zip(reply[1::3], map(float, reply[2::3]), reply[3::3], strict=True)
     calls = [
-        StoredCall(_text(id), score, word[:_STAMP_BYTES], word[_STAMP_BYTES:])
+        StoredCall(text_of(id), score, word[:_STAMP_BYTES], word[_STAMP_BYTES:])
         for id, score, word in found
     ]
     return calls, reply[0] == 1
@@ -206,7 +201,3 @@ def _read_presence(reply: Sequence[int]) -> list[Presence] | None:
 
 def _is_under(healed: str, run: str) -> bool:
     return bool(run) and healed.partition(":")[0] == run
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from delaybridge.errors import LedgerUnavailable, StoreError
+from delaybridge.errors import LedgerUnavailable, StoreError, text_of
 from delaybridge.ledger.comparing.lost import absent_of
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, bucket_in
 from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
@@ -229,7 +229,7 @@ class ColdReads:
         from delaybridge.ledger.sql.cold import ColdSlice
 
         low, high, score, id, limit, most_bytes, brief = command.args[:7]
-        after = (float(score), _text(id)) if score != "" else None
+        after = (float(score), text_of(id)) if score != "" else None
         asked = ColdSlice(
             bucket_in(command, self._namespace), int(limit),
             None if low == "-inf" else float(low), None if high == "+inf" else float(high), after,
@@ -366,7 +366,3 @@ def _sampled(
         ends, score = (row.payload[:beginning], row.payload[-end:]), repr(row.score).encode()
         found.append([ends[0], len(row.payload), score, ends[1]])
     return [reply[0] + listed, *(value for each in found for value in each)]
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

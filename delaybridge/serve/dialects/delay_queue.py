@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.client.verbs import Scope
-from delaybridge.errors import MessageError
+from delaybridge.errors import MessageError, text_of
 from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
 from delaybridge.serve.shared.audit import note_reading
@@ -82,7 +82,7 @@ async def pop(call: Call) -> Pop:
 def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
     if found is None:
         return QueueEnvelope(0, "ok")
-    return QueueEnvelope(0, "ok", {"id": found.id, "body": _text(found.body or b"")})
+    return QueueEnvelope(0, "ok", {"id": found.id, "body": text_of(found.body or b"")})
 
 
 @DIALECT("POST /finish", "Finish a job", body=JobId)
@@ -109,13 +109,9 @@ async def get(call: Call) -> QueueEnvelope:
 def _shown(found: Stored, *, with_body: bool) -> dict[str, Any]:
     headers = dict(found.headers)
     return {
-        "topic": _text(headers.get("topic", found.destination)),
+        "topic": text_of(headers.get("topic", found.destination)),
         "id": found.id,
         "delay": -(-found.due_ms // 1000),
-        "ttr": number_of(_text(headers.get("ttr", "")).encode()),
+        "ttr": number_of(text_of(headers.get("ttr", "")).encode()),
         "body": (found.body or b"" if with_body else b"").decode(errors="replace"),
     }
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

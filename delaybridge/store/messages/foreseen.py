@@ -12,7 +12,6 @@ from typing import Any
 from delaybridge.message import Answer, State
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.verbs import RedisCommand
 
@@ -26,8 +25,7 @@ _MAYBE = {
 
 def foresee(bucket: Bucket, verb: str, id: str) -> RedisCommand[Answer | None]:
     """What cancel, reschedule, kick or discard would answer; None: the id is not there."""
-    names = tuple(map(bucket.key, SCRIPT_KEYS["get"]))
-    return RedisCommand("get", names, (id, _HEAD_BYTES), partial(_read, verb, id))
+    return bucket.call("get", (id, _HEAD_BYTES), partial(_read, verb, id))
 
 
 def is_foreseen(command: RedisCommand[Any]) -> bool:

@@ -19,7 +19,6 @@ from delaybridge.message import PULL, Answer, HeaderPairs, decode_record
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import replies, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, plain
 
@@ -118,7 +117,7 @@ def offer(
     args: list[Arg] = [*owner, bucket.offers]
     for item, destination in items:
         args += (item.id, item.claim, repr(item.score), destination)
-    return RedisCommand("offer", _keys(bucket, "offer"), args, replies.read_held)
+    return bucket.call("offer", args, replies.read_held)
 
 
 def receive(
@@ -131,9 +130,7 @@ def receive(
     now, text = _now(now_ms), f"{PULL}:{topic}"
     args = (now, text, limit, CALL_BYTES, ttr_ms, bucket.wake, bucket.number, receipt)
     named = f"{bucket.number}-{receipt}"
-    return RedisCommand(
-        "receive", _keys(bucket, "receive"), args, lambda reply: _read(named, reply)
-    )
+    return bucket.call("receive", args, lambda reply: _read(named, reply))
 
 
 _receive = receive
@@ -160,7 +157,7 @@ def finish(
 ) -> RedisCommand[Answer]:
     """Remove a message, if this is its last receipt: then it was not `unknown`, but `cancelled`."""
     args = (_now(now_ms), stamp, id, "", 0, 0, "", receipt, "")
-    return RedisCommand("cancel", _keys(bucket, "cancel"), args, replies.read_answer)
+    return bucket.call("cancel", args, replies.read_answer)
 
 
 def move(
@@ -176,11 +173,7 @@ def move(
     """Make a message due in `delay_ms`, if this is its last receipt. keep: it stays the last."""
     place = bucket.wake, bucket.number
     args = (_now(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep), "")
-    return RedisCommand("reschedule", _keys(bucket, "reschedule"), args, replies.read_answer)
-
-
-def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
-    return tuple(bucket.key(name) for name in SCRIPT_KEYS[script])
+    return bucket.call("reschedule", args, replies.read_answer)
 
 
 def _now(now_ms: int | None) -> Arg:

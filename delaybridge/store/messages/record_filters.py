@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delaybridge.errors import MessageError
+from delaybridge.errors import MessageError, text_of
 from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.record import first_word
 from delaybridge.store.protocol.stored import Stored
@@ -70,7 +70,9 @@ class Conditions:
 
     def _has_header(self, one: Stored) -> bool:
         name, given, value = (self.header or "").partition("=")
-        return any(found == name and (not given or _text(of) == value) for found, of in one.headers)
+        return any(
+            found == name and (not given or text_of(of) == value) for found, of in one.headers
+        )
 
 
 # Text that is stored as its own bytes: names that are not UTF-8 are shown with backslashes, values
@@ -85,7 +87,3 @@ ANY = Conditions()  # asks for nothing
 
 def _is_header(text: object) -> bool:
     return isinstance(text, str) and text.partition("=")[0] != ""
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import ORPHAN_SCORE
 from delaybridge.store.protocol.verbs import Arg, RedisCommand, plain
 
@@ -118,7 +117,7 @@ class WalkedPage(NamedTuple):
 
 def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[KeySizes | None]:
     """Count what each key of the bucket says. owner: token and ttl of the lease."""
-    return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
+    return bucket.call("count", owner, _read_counts)
 
 
 def mend(
@@ -135,16 +134,12 @@ def mend(
     """
     now: Arg = "" if now_ms is None else now_ms
     args = (*owner, now, *place, how)
-    return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
+    return bucket.call("mend", args, _read_page)
 
 
 def waiting(bucket: Bucket) -> RedisCommand[int]:
     """How many parked orphans wait for an operator."""
     return plain("ZCOUNT", bucket.key("parked"), ORPHAN_SCORE, "+inf", parse=int)
-
-
-def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
-    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
 
 
 def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:

@@ -44,15 +44,15 @@ class Bucket(BucketForCallers):
         back_ms: by how much the caller saw the store's clock set back lately.
         """
         args = (owner, ttl_ms, self.birth, dedup_ms, back_ms)
-        return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
+        return self.call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
     def renew(self, token: str, ttl_ms: int, known: Arg = "") -> RedisCommand[replies.Renewed]:
         """Extend the lease, if this token still holds it. known: the last claim received."""
-        return self._call("renew", (token, ttl_ms, known), replies.read_renewed)
+        return self.call("renew", (token, ttl_ms, known), replies.read_renewed)
 
     def release(self, token: str | bytes) -> RedisCommand[Literal[True]]:
         """Give the lease back, if this token still holds it."""
-        return self._call("release", (token, self.home), lambda _: True)
+        return self.call("release", (token, self.home), lambda _: True)
 
     def token(self) -> RedisCommand[bytes | None]:
         """The token that holds the lease, None if it is free."""
@@ -81,7 +81,7 @@ class Bucket(BucketForCallers):
         """
         bounds = ahead_ms, limit, max_bytes, pace_ms, margin_ms
         args = (token, ttl_ms, now_arg(now_ms), last_claim, *bounds)
-        return self._call("claim", args, replies.read_claimed)
+        return self.call("claim", args, replies.read_claimed)
 
     def fire(
         self,
@@ -99,13 +99,13 @@ class Bucket(BucketForCallers):
         the last claim received.
         """
         args = (token, ttl_ms, repr(watermark), last_claim, last_revocation, now_arg(now_ms))
-        return self._call("fire", args, replies.read_fired)
+        return self.call("fire", args, replies.read_fired)
 
     def settle(
         self, token: str, ttl_ms: int, groups: _Groups, *, now_ms: int | None = None
     ) -> RedisCommand[replies.Held]:
         """Remove confirmed messages. groups: (claim number, ids)."""
-        return self._call("settle", _groups(token, ttl_ms, now_ms, 0, groups), replies.read_held)
+        return self.call("settle", _groups(token, ttl_ms, now_ms, 0, groups), replies.read_held)
 
     def settle_once(
         self, token: str, ttl_ms: int, groups: _Groups, *, now_ms: int | None = None
@@ -115,7 +115,7 @@ class Bucket(BucketForCallers):
         These are the ids that these claims settled, now or in an earlier try whose reply was lost.
         So each copy is published once, or never if its session ends before the answer comes.
         """
-        return self._call("settle", _groups(token, ttl_ms, now_ms, 1, groups), replies.read_ids)
+        return self.call("settle", _groups(token, ttl_ms, now_ms, 1, groups), replies.read_ids)
 
     def retry(
         self,
@@ -134,7 +134,7 @@ class Bucket(BucketForCallers):
         for item, delay_ms, maybe, error in items:
             delay: Arg = "" if delay_ms is None else delay_ms
             args += (item.id, item.claim, repr(item.score), delay, int(maybe), error)
-        return self._call("retry", args, replies.read_held)
+        return self.call("retry", args, replies.read_held)
 
     def defer(
         self, token: str, ttl_ms: int, items: Iterable[tuple[Item, float]]
@@ -143,14 +143,14 @@ class Bucket(BucketForCallers):
         args: list[Arg] = [token, ttl_ms, ""]
         for item, score in items:
             args += (item.id, item.claim, repr(item.score), f"={score!r}", 0, "")
-        return self._call("retry", args, replies.read_held)
+        return self.call("retry", args, replies.read_held)
 
     def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> RedisCommand[replies.Held]:
         """Set messages aside while their broker is unavailable."""
         args: list[Arg] = [token, ttl_ms]
         for item in items:
             args += (item.id, item.claim, repr(item.score))
-        return self._call("park", args, replies.read_held)
+        return self.call("park", args, replies.read_held)
 
     def unpark(
         self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str | bytes] = ()
@@ -159,7 +159,7 @@ class Bucket(BucketForCallers):
 
         Answers with the number still parked.
         """
-        return self._call("unpark", (token, ttl_ms, limit, *ids), as_received)
+        return self.call("unpark", (token, ttl_ms, limit, *ids), as_received)
 
     def bury(
         self,
@@ -176,14 +176,14 @@ class Bucket(BucketForCallers):
         args: list[Arg] = [token, ttl_ms, now_arg(now_ms)]
         for item, counted, maybe, reason in items:
             args += (item.id, item.claim, int(counted), int(maybe), reason)
-        return self._call("bury", args, replies.read_held)
+        return self.call("bury", args, replies.read_held)
 
     def reclaim(
         self, token: str, ttl_ms: int, limit: int = 500, *, now_ms: int | None = None
     ) -> RedisCommand[replies.Reclaimed | None]:
         """Put back the messages that earlier sessions left in the mirror."""
         args = (token, ttl_ms, now_arg(now_ms), limit)
-        return self._call("reclaim", args, replies.read_reclaimed)
+        return self.call("reclaim", args, replies.read_reclaimed)
 
     def trim(
         self,
@@ -198,7 +198,7 @@ class Bucket(BucketForCallers):
         """Delete the oldest dead messages beyond `keep`, and those buried over `age_ms` ago."""
         bounds: list[Arg] = ["" if bound is None else bound for bound in (keep, age_ms)]
         args = (token, ttl_ms, now_arg(now_ms), *bounds, limit)
-        return self._call("trim", args, lambda r: None if r is None else replies.Trimmed(r))
+        return self.call("trim", args, lambda r: None if r is None else replies.Trimmed(r))
 
 
 def _groups(token: str, ttl_ms: int, now_ms: int | None, once: int, groups: _Groups) -> list[Arg]:

@@ -16,7 +16,6 @@ from delaybridge.errors import DecodeError
 from delaybridge.message import decode_record
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, bucket_of, plain
 
@@ -114,7 +113,7 @@ def lift(
     now: Arg = "" if now_ms is None else now_ms
     rest = max(1, _REST // max(1, targets))
     args = (now, landed, stamp, limit, max_bytes, near_ms, bucket.birth, rest, *back)
-    return RedisCommand("lift", _keys(bucket, "lift"), args, _read_lifted)
+    return bucket.call("lift", args, _read_lifted)
 
 
 def leaving(bucket: Bucket) -> RedisCommand[MovedPage | None]:
@@ -138,7 +137,7 @@ def land(
     args: list[Arg] = [now, bucket.birth, page.stamp, source, page.gate, listed, *place]
     for entry in entries:
         args += entry
-    return RedisCommand("land", _keys(bucket, "land"), args, as_received)
+    return bucket.call("land", args, as_received)
 
 
 def land_back(bucket: Bucket, page: MovedPage, entries: Iterable[Entry]) -> RedisCommand[Any]:
@@ -149,7 +148,7 @@ def land_back(bucket: Bucket, page: MovedPage, entries: Iterable[Entry]) -> Redi
 
 def retire(bucket: Bucket) -> RedisCommand[bool]:
     """Delete what is left of a bucket that has given everything; False: it is not time yet."""
-    return RedisCommand("retire", _keys(bucket, "retire"), (bucket.birth,), bool)
+    return bucket.call("retire", (bucket.birth,), bool)
 
 
 def ended(bucket: Bucket) -> list[RedisCommand[str]]:
@@ -208,10 +207,6 @@ def target_of(shard_key: bytes, targets: Sequence[int]) -> int:
         return targets[0]
     step = targets[1] - targets[0]
     return targets[bucket_of(shard_key, step * len(targets)) // step]
-
-
-def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
-    return tuple(bucket.key(name) for name in SCRIPT_KEYS[script])
 
 
 def _read_lifted(reply: list[Any]) -> Lifted | None:

@@ -255,7 +255,7 @@ class BucketForCallers:
             offsets, reach, len(messages), *[message.id for _, message in messages],
             *[stamp + message.payload for stamp, message in messages], *runs,
         ]  # fmt: skip
-        return self._call("schedule", args, replies.read_scheduled)
+        return self.call("schedule", args, replies.read_scheduled)
 
     def schedule_one(
         self, message: tuple[bytes, Accepted], *, is_drawn: bool, now_ms: int | None = None
@@ -272,7 +272,7 @@ class BucketForCallers:
         )  # fmt: skip
         if is_drawn:
             return RedisCommand("schedule_one", self._drawn_keys, args, int)
-        return self._call("schedule_one", (*args, 1), int)
+        return self.call("schedule_one", (*args, 1), int)
 
     def quarantine(
         self,
@@ -289,7 +289,7 @@ class BucketForCallers:
         args: list[Arg] = [now_arg(now_ms), self.birth, int(first)]
         for message in messages:
             args += ForDeadSet(*message)
-        return self._call("quarantine", args, replies.read_answers)
+        return self.call("quarantine", args, replies.read_answers)
 
     def cancel(
         self,
@@ -310,7 +310,7 @@ class BucketForCallers:
         stamp in the ledger: the message is not restored then.
         """
         args = (now_arg(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
-        return self._call("cancel", args, replies.read_answer)
+        return self.call("cancel", args, replies.read_answer)
 
     def reschedule(
         self,
@@ -326,22 +326,22 @@ class BucketForCallers:
         """Give a message that was not fired another due time. source, reach: as for `cancel`."""
         place = self.wake, self.number
         args = (now_arg(now_ms), stamp, id, when, *place, source, offset, reach, "", 0, "")
-        return self._call("reschedule", args, replies.read_answer)
+        return self.call("reschedule", args, replies.read_answer)
 
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
     ) -> RedisCommand[Answer]:
         """Bring a message back from the dead set, due in `delay_ms`, without failures."""
         args = (now_arg(now_ms), stamp, id, delay_ms, self.wake, self.number, "")
-        return self._call("kick", args, replies.read_answer)
+        return self.call("kick", args, replies.read_answer)
 
     def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> RedisCommand[Answer]:
         """Delete a message of the dead set."""
-        return self._call("discard", (now_arg(now_ms), stamp, id, ""), replies.read_answer)
+        return self.call("discard", (now_arg(now_ms), stamp, id, ""), replies.read_answer)
 
     def get(self, id: str) -> RedisCommand[replies.Row | None]:
         """The message in any state, None if there is none with this id."""
-        return self._call("get", (id, ""), lambda reply: replies.read_message(id, reply))
+        return self.call("get", (id, ""), lambda reply: replies.read_message(id, reply))
 
     def dead_reason(self, id: str) -> RedisCommand[str]:
         """Why a message is in the dead set; empty if it is not."""
@@ -350,7 +350,7 @@ class BucketForCallers:
     def sample(self, limit: int) -> RedisCommand[replies.Sample]:
         """The number of messages, and the two ends of up to `limit` records at random."""
         args = (limit, _DESTINATION_BYTES, TENANT_BYTES)
-        return self._call("sample", args, replies.read_sample)
+        return self.call("sample", args, replies.read_sample)
 
     def tally(self, state: State, limit: int, seed: int) -> RedisCommand[replies.Tallied]:
         """Count messages in one state by destination: all, or `limit` of them drawn at random."""
@@ -389,7 +389,8 @@ class BucketForCallers:
         """How many messages are delayed, in flight, parked and dead."""
         return [plain("ZCARD", self.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
 
-    def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> RedisCommand[T]:
+    def call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> RedisCommand[T]:
+        """A call of a script with the keys that it takes of this bucket."""
         return RedisCommand(script, self._keys[script], args, parse)
 
 
