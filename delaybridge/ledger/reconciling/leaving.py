@@ -84,7 +84,7 @@ class Leaving:
 
 
 def write_left(records: Records, worker: str, pages: Sequence[LeftPage], on: Connection) -> None:
-    """Write down what left."""
+    """Write down what left, but for what is known to be told."""
     now_ms = time.time_ns() // 1_000_000
     left: dict[RowName, tuple[str, int]] = {}
     doubted: list[RowName] = []
