@@ -22,7 +22,7 @@ from sqlalchemy import create_engine, text
 
 from bench.drain import drain
 from bench.ledger import in_state
-from bench.life import life_us
+from bench.life import crowd_us, life_us
 from bench.rig import (
     POLL_S,
     Bench,
@@ -137,18 +137,21 @@ def transition_bytes(redis_url: str, count: int) -> float:
 
 
 def workers(redis_url: str, count: int) -> dict[str, float]:
-    """What a worker takes at rest, and what it and Redis take for a message in a large batch."""
+    """What a worker takes at rest and for a message in a large batch; what Redis takes for one that
+    many callers schedule one by one."""
     with open_bench(redis_url, memory="memory://") as bench:
         pid = bench.start_worker()
         bench.wait_until_owned()
         idle = resident_bytes(pid)
     with open_bench(redis_url, memory="memory://") as bench:
-        redis_us = sum(life_us(bench, count))
+        _, drained_us = life_us(bench, count)
+    with open_bench(redis_url, memory="memory://") as bench:
+        scheduled_us, _ = crowd_us(bench, count)
     with open_rabbitmq() as broker:
         rate, cpu_us = drain(redis_url, broker.url, count)
     return {
         "worker_idle_bytes": idle,
-        "redis_us": redis_us,
+        "redis_us": scheduled_us + drained_us,
         "worker_us": cpu_us,
         "worker_gap_us": 1e6 / rate,
     }

@@ -20,7 +20,7 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import replies, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, now_arg, plain
 
 _RECEIPT_BITS = 48
 CALL_BYTES = 4 * 2**20  # of records that one bucket gives at once
@@ -127,7 +127,7 @@ def receive(
 
     receipt: of this call, drawn at random.
     """
-    now, text = _now(now_ms), f"{PULL}:{topic}"
+    now, text = now_arg(now_ms), f"{PULL}:{topic}"
     args = (now, text, limit, CALL_BYTES, ttr_ms, bucket.wake, bucket.number, receipt)
     named = f"{bucket.number}-{receipt}"
     return bucket.call("receive", args, lambda reply: _read(named, reply))
@@ -156,7 +156,7 @@ def finish(
     bucket: Bucket, stamp: bytes, id: str, receipt: str, *, now_ms: int | None = None
 ) -> RedisCommand[Answer]:
     """Remove a message, if this is its last receipt: then it was not `unknown`, but `cancelled`."""
-    args = (_now(now_ms), stamp, id, "", 0, 0, "", receipt, "")
+    args = (now_arg(now_ms), stamp, id, "", 0, 0, "", receipt, "")
     return bucket.call("cancel", args, replies.read_answer)
 
 
@@ -172,12 +172,8 @@ def move(
 ) -> RedisCommand[Answer]:
     """Make a message due in `delay_ms`, if this is its last receipt. keep: it stays the last."""
     place = bucket.wake, bucket.number
-    args = (_now(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep), "")
+    args = (now_arg(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep), "")
     return bucket.call("reschedule", args, replies.read_answer)
-
-
-def _now(now_ms: int | None) -> Arg:
-    return "" if now_ms is None else now_ms
 
 
 def _read(receipt: str, reply: list[Any]) -> list[ReceivedMessage]:
