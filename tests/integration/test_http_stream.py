@@ -161,6 +161,24 @@ async def test_a_stream_that_may_not_go_on_ends_quietly_whatever_it_waits_for(
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
+async def test_who_leaves_a_stream_with_requests_behind_it_leaves_no_error(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(streaming, "_LINES", 1)
+    monkeypatch.setattr(streaming, "_LOOK_S", 0.01)
+    body = b"\n".join(line(id=f"m{n}") for n in range(9))
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jsonl\r\n"
+    whole = head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with api(redis_url, namespace, brokers=BROKERS, rate=1) as http:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+        writer.write(whole + b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3)
+        await reader.readuntil(b"}\n\r\n")
+        writer.transport.abort()
+        await until_async(lambda: not accepted(http))
+        await http.get("/health/live")
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 async def test_a_store_that_fails_midway_is_the_answer_of_each_line_until_it_is_back(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,16 +1,19 @@
-"""An answer on a connection that is closed, but was not yet told to be lost."""
+"""Answers that come too late: the connection is closed, or the server has stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.transport import Cycle
+from delaybridge.serve.shared.application import Resource
 
 
 class ClosedTransport:
@@ -50,3 +53,26 @@ async def test_an_answer_on_a_closed_connection_is_dropped_without_a_word(
 
     await cycle.run_asgi(app)
     assert caplog.records == []
+
+
+async def test_what_a_stop_breaks_off_is_answered_with_503_and_only_that() -> None:
+    routes, sent = Routes(), list[Any]()
+    site: Any = SimpleNamespace(access=None, is_draining=True, traffic=SimpleNamespace())
+    site.traffic.count = lambda *_: None
+
+    @routes("GET /v1/long", "Takes longer than a stop", answers={200: None})
+    async def long(call: Any) -> None: ...
+
+    async def broken_off(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    resource: Any = Resource(site, {"GET": routes.endpoints[0]})
+    resource._answer = broken_off
+    await resource({"method": "GET"}, None, send)
+    assert sent[0]["status"] == 503 and b"draining" in sent[1]["body"]
+    site.is_draining = False
+    with pytest.raises(asyncio.CancelledError):
+        await resource({"method": "GET"}, None, send)

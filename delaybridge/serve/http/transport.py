@@ -91,6 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of a head or a trailer, or between two pieces of a body
         self._is_in_head = True
         self._is_over = False
+        self._running: RequestResponseCycle | None = None  # the last that began to be answered
         self._is_upgrade = False
         self._refusal: Problem | None = None
 
@@ -106,6 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle.pop(self, None)
         self._began_s = self._ending.break_off = None
+        self._end_cycles()
         super().connection_lost(exc)
         self._ending.end()
 
@@ -284,14 +286,24 @@ class BoundedProtocol(HttpToolsProtocol):
     def _break_off(self) -> None:
         """Read and answer nothing more; close once what was written is sent."""
         self._is_over, self._began_s = True, None
-        if self.cycle is not None:  # the application must not answer, nor use half a body
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._end_cycles()
         # If it were closed while the client still sends, that would throw the answer away.
         self.flow.resume_reading()
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _end_cycles(self) -> None:
+        """The application must not answer, nor use half a body: of the request that arrives, and
+        of that which is answered, behind which others may wait."""
+        for cycle in (self.cycle, self._running):
+            if cycle is not None:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
 
 _TRAILERS = Problem(400, "trailers", "send no headers after the body; all of them come before it")

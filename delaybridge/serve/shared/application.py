@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -121,6 +122,11 @@ class Resource:
             reply = await self._answer(scope, receive)
         except Exception as exc:
             reply = self._refused(scope, problem_of(exc))
+        except asyncio.CancelledError:
+            if not self._site.is_draining:
+                raise
+            what = "this server was told to stop meanwhile; see what was done, then send it again"
+            reply = self._refused(scope, Problem(503, "draining", what))
         method = scope["method"]
         counted = method if method in self._methods else "other"
         if not isinstance(reply, Reply):
