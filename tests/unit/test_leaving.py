@@ -68,6 +68,7 @@ async def test_a_bucket_that_the_ledger_refuses_holds_up_no_other(written: Writt
     first, refused, last = await written.told(page(0), page(1), page(2))
     assert (first, last) == (None, None) and isinstance(refused, LedgerRefused)
     assert written.transactions == [[0, 1, 2], [0], [1], [2]]
+    assert isinstance(*await written.told(page(1)), LedgerRefused)
 
 
 async def test_who_waits_for_a_ledger_that_does_not_answer_hears_of_it_and_others_go_on(

@@ -35,52 +35,31 @@ class LeftPage(NamedTuple):
     may_be_told: bool
 
 
-_Told = tuple[LeftPage, asyncio.Future[None]]
-
-
 class Leaving:
     """Tells the ledger. Pages that wait at a time are written in one transaction."""
 
     def __init__(self, ledger: Ledger, records: Records, worker: str) -> None:
         self._ledger, self._write_left = ledger, partial(write_left, records, worker)
-        self._waiting: list[_Told] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._pages: list[LeftPage] = []
+        self._writing: asyncio.Task[None] | None = None  # of these pages, if it has not begun
+        self._turns = asyncio.Lock()
 
     async def tell(self, page: LeftPage) -> None:
         """Return when the ledger has it. Raises what the ledger raises."""
-        self._waiting.append((page, told := asyncio.get_running_loop().create_future()))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
-        await told
-
-    async def _write_all(self) -> None:
+        if self._writing is None or sum(len(each.found) for each in self._pages) >= _MOST:
+            self._pages = []
+            self._writing = asyncio.create_task(self._write(self._pages))
+        self._pages.append(page)
         try:
-            while self._waiting:
-                size = count = 0
-                while count < len(self._waiting) and size < _MOST:
-                    size += len(self._waiting[count][0].found)
-                    count += 1
-                some, self._waiting = self._waiting[:count], self._waiting[count:]
-                await self._write(some)
-        finally:
-            self._writing = None
+            await asyncio.shield(self._writing)
+        except LedgerRefused:  # one that is refused holds up no other
+            await self._ledger.run_async(Work(partial(self._write_left, [page])))
 
-    async def _write(self, some: Sequence[_Told]) -> None:
-        error: Exception | None = None
-        try:
-            pages = [page for page, _ in some]
+    async def _write(self, pages: list[LeftPage]) -> None:
+        async with self._turns:
+            if pages is self._pages:
+                self._writing = None
             await self._ledger.run_async(Work(partial(self._write_left, pages)))
-        except Exception as exc:
-            if isinstance(exc, LedgerRefused) and len(some) > 1:
-                for each in some:  # one that is refused holds up no other
-                    await self._write([each])
-                return
-            error = exc
-        for told in (told for _, told in some if not told.done()):
-            if error is None:
-                told.set_result(None)
-            else:
-                told.set_exception(error)
 
 
 def write_left(records: Records, worker: str, pages: Sequence[LeftPage], on: Connection) -> None:

@@ -58,12 +58,9 @@ class Promoting:
         window_ms = round(hot_window_s * 1000) or _NEVER_MS
         every_s = max(_LOOK_S, min(hot_window_s / _LOOKS, _MOST_LOOK_S))
         soon_ms = min(_SOON_MS, window_ms // 2)
-        regrouped_s = -inf
         while True:
             now_s = time.monotonic()
-            if now_s - regrouped_s >= _LOOK_S:
-                await self._regroup()
-                regrouped_s = now_s
+            await self._regroup()
             first = self._first(now_s, every_s)
             found = await asyncio.gather(*(self._promote(*each, window_ms) for each in first))
             for (session, _), page in zip(first, found, strict=True):
