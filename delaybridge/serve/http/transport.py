@@ -41,7 +41,7 @@ class Cycle(RequestResponseCycle):
     """
 
     async def send(self, message: Any) -> None:
-        """As ASGI has it."""
+        """Send a part of the answer, as ASGI has it; nothing if the connection is closed."""
         if self.transport.is_closing():
             self.disconnected = True
         await super().send(message)
