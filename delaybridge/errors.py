@@ -27,7 +27,6 @@ value, `delaybridge.publish.Outcome`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from datetime import date, timedelta
 
@@ -186,7 +185,9 @@ def nearest(name: object, known: Iterable[str], most: int = 1, cutoff: float = 0
     by_lower = {each.lower(): each for each in known if each != text}
     lower = text.lower()
     begun = [each for each in by_lower if len(lower) > 2 and each.startswith(lower)]
-    found = begun[:most] or difflib.get_close_matches(lower, by_lower, most, cutoff)
+    from difflib import get_close_matches  # few programs misspell anything
+
+    found = begun[:most] or get_close_matches(lower, by_lower, most, cutoff)
     return [by_lower[each] for each in found]
 
 

@@ -4,8 +4,6 @@ A caller passes in a `Message`, not yet checked. The store keeps a `Record`, whi
 it. A `Delivery` is a claimed message on its way to a broker.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
+from delaybridge import late
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
 
 Delay = timedelta | float | str | None  # a number is in seconds
@@ -31,11 +32,11 @@ _TEN_DIGITS = 10_000_000_000  # no time before the year 2286 has more in seconds
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _EXACT = Context(prec=50)  # the caller's decimal context may round
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,9})?)"
-_DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
-_WORDY = re.compile(  # `90 min`, `1 Hour`; not 1M, which might be a month
+_DURATION = late.pattern("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
+_WORDY = late.pattern(  # `90 min`, `1 Hour`; not 1M, which might be a month
     r"(?<![0-9.])([0-9.]++) *(ms|[dDhHmsS])(?:ays?|(?:ou)?rs?|in(?:ute)?s?|ec(?:ond)?s?)? *"
 )
-_RFC3339 = re.compile(
+_RFC3339 = late.pattern(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
     r"(?:\.([0-9]{1,9}))?([Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])?"
 )

@@ -5,11 +5,11 @@ A destination is written as `rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC` and s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from delaybridge import late
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, nearest, quoted
 from delaybridge.message import (
@@ -26,12 +26,12 @@ from delaybridge.message import (
 
 _TOPIC = r"(?!\.\.?\Z)[a-zA-Z0-9._-]{1,249}"
 _TOPICS = {
-    "kafka": re.compile(_TOPIC),
-    PULL: re.compile(rf"(?:{TENANT}/)?{_TOPIC}"),  # tenants have their own
+    "kafka": late.pattern(_TOPIC),
+    PULL: late.pattern(rf"(?:{TENANT}/)?{_TOPIC}"),  # tenants have their own
 }
 _PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
-_PATH = re.compile(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
-_ODD = re.compile(r"[\x00-\x1f\x7f%\\]")  # in a path that was decoded once
+_PATH = late.pattern(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
+_ODD = late.pattern(r"[\x00-\x1f\x7f%\\]")  # in a path that was decoded once
 _NO_NAMES = frozenset({"", ".", ".."})
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from delaybridge import late
 from delaybridge.amqp.decoding import check_content
 from delaybridge.amqp.encoding import PROPERTY_NAMES, encode_properties, encode_table
 from delaybridge.errors import MessageError, quoted
@@ -22,7 +22,7 @@ from delaybridge.message import (
     Properties,
 )
 
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TOKEN = late.pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OF_CONNECTION = frozenset({
     "authorization", "connection", "content-encoding", "content-length", "cookie", "expect",
     "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",

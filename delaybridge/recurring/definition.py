@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile, takewhile
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from delaybridge import late
 from delaybridge.errors import MessageError, quoted
 from delaybridge.message import TENANT, Message, id_as_given, id_in_store
 from delaybridge.recurring.cron import check_cron, check_zone, cron_times, explained
@@ -21,7 +21,7 @@ MISSED = ("skip", "one", "all")
 DEFINITION_BYTES = 128 * 1024
 SKIP_TTL_MS = 60_000
 EVERY_MS = (1000, 10 * YEAR_MS)
-_NAME = re.compile(rf"(?:{TENANT}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}")
+_NAME = late.pattern(rf"(?:{TENANT}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}")
 _TEXT_FIELDS = ("destination", "body", "tz", "key", "cron")
 Scalar = str | int | float | bool | None
 GIVEN_AS_TEXT = {"every_ms": "every", "start_ms": "start", "end_ms": "end", "ttl_ms": "ttl"}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+from delaybridge import late
 from delaybridge.errors import MessageError, quoted
 
-_PLACE = re.compile(rb"\$(\$)\{|\$\{(?:(due|due_ms|name)\})?")
+_PLACE = late.pattern(rb"\$(\$)\{|\$\{(?:(due|due_ms|name)\})?")
 
 
 def check_template(text: bytes, field: str) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import NamedTuple
 
+from delaybridge import late
 from delaybridge.errors import ConfigError, printable, quoted
 
 HOT_WINDOW_S, LEAST_HOT_WINDOW_S = 3600.0, 10.0
 DURABILITY_FORM = "memory, aof, aof-fsync, ledger, or replicated:N with N from 1 to 9"
-_REPLICATED = re.compile(r"replicated:([1-9])")
+_REPLICATED = late.pattern(r"replicated:([1-9])")
 
 
 class Keeping(StrEnum):

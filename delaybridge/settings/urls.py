@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from delaybridge import late
 from delaybridge.errors import ConfigError, nearest
 from delaybridge.extensions import PUBLISHERS, is_known
 from delaybridge.settings import password_file
@@ -62,8 +63,8 @@ _SENTINEL_OPTIONS = frozenset({
     "sentinel_username", "sentinel_password", "sentinel_password_file",
 })  # fmt: skip
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
-_STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
+_HOST = late.pattern(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
+_STRUCTURED = late.pattern(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
 _PLAIN = {
     "redis": "rediss",
     "redis+sentinel": "rediss+sentinel",
@@ -76,8 +77,8 @@ _PLAIN = {
 _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
 # A scheme is tried only where its characters begin: to try it at each of them costs the square.
-_URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+)")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL = late.pattern(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+)")
+_SCHEME = late.pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PORTS = ("[:PORT]", ":PORT")  # in the form of a URL, as an error shows it
 _AFTER_URL = ").;:!"  # of the sentence around a URL
 

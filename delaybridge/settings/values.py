@@ -14,7 +14,7 @@ from contextlib import suppress
 from ipaddress import ip_network
 from typing import TypeGuard
 
-from delaybridge import times
+from delaybridge import late, times
 from delaybridge.errors import MessageError
 from delaybridge.settings.durability import DURABILITY_FORM, read_durability
 from delaybridge.settings.namespace import (
@@ -26,15 +26,15 @@ from delaybridge.settings.namespace import (
 
 _WORD_CHARS = 64  # of a number, a duration, a truth value, a durability
 _ITEM_CHARS, _LIST_CHARS, _ITEMS = 1000, 65_536, 1000
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
-_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
+_INTEGER = late.pattern(r"-?[0-9]{1,18}")
+_NUMBER = late.pattern(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 _MAX_DELAY_MS = 900 * times.YEAR_MS
 _LIST_FORM = (
     f'a list of up to {_ITEMS} printable texts, as ["a", "b"], in the environment also a,b; each '
     f"up to {_ITEM_CHARS} characters"
 )
 _WRITTEN = ("[", "{", "(", '"', "'")  # a text that begins so is a list that is written wrongly
-_ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]")  # or a host
+_ADDRESS = late.pattern(r"\[[0-9A-Fa-f:.]+\]")  # or a host
 
 
 def is_word(value: object) -> TypeGuard[str]:

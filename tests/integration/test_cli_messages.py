@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +21,11 @@ from tests.rigs.burials import hand_over
 from tests.rigs.command_line import Run
 
 HOUR = ("--in", "1h")
+SCHEDULE = "import sys; from delaybridge.operate.cli import main; main(); print(*sys.modules)"
+# What one message needs none of. Each would make the command slower, on any machine.
+NOT_IMPORTED = {"pydantic", "difflib", "rich", "zoneinfo", "sqlalchemy", "pika", "confluent_kafka"}
+NOT_IMPORTED |= {f"delaybridge.{each}" for each in ("recurring", "ingest", "ledger", "publish")}
+NOT_IMPORTED |= {"delaybridge.operate.views.stats", "delaybridge.worker", "delaybridge.scan"}
 START = "2035-01-01T00:00:00Z"
 HOSTILE = "\x1b[31mred\u202e"
 OwnerOf = Callable[[str], Owner]
@@ -54,6 +61,17 @@ def test_schedule_show_reschedule_cancel(run: Run, caller: Client) -> None:
     assert run("message", "cancel", "order 42", "-k", "42").out == "order 42  cancelled\n"
     gone = run("--json", "message", "cancel", "order 42")
     assert (gone.code, gone.error["code"], gone.error["field"]) == (3, "unknown", "order 42")
+
+
+def test_to_schedule_one_message_imports_little(redis_url: str, namespace: str) -> None:
+    where = ("--redis", redis_url, "--namespace", namespace, "--broker", "memory://")
+    done = subprocess.run(
+        [sys.executable, "-c", SCHEDULE, *where, "schedule", "memory:a", "x", *HOUR],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    scheduled, modules = done.stdout.splitlines()
+    assert "in 1h" in scheduled
+    assert NOT_IMPORTED & {*modules.split()} == set()
 
 
 def test_a_message_may_have_its_own_retry_plan(run: Run) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "delaybridge"
 # What all rooms use.
 GROUND = (
+    "late",
     *("errors", "times", "events", "backoff", "extensions", "failpoints", "gathering", "histogram"),
     *("message", "stranger", "tracing"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from delaybridge import late
 from delaybridge.errors import nearest, printable
 from delaybridge.operate.terminal.failure import refused
 from delaybridge.operate.terminal.invocation import Invocation
@@ -28,7 +29,7 @@ _MEANT = dict.fromkeys(("delete", "remove", "rm"), {"cancel", "discard", "rm"}) 
     "start": {"scan"}, "status": {"health", "stats"}, "get": {"show"}, "unpause": {"resume"},
 }  # fmt: skip
 NAME_BYTES = 200
-_CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
+_CURSOR = late.pattern(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_call: Decorator = click.make_pass_decorator(Invocation)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from delaybridge import late
 from delaybridge.errors import MessageError, text_of
 from delaybridge.store.namespace.rules import covers
 from delaybridge.store.protocol.record import first_word
@@ -77,9 +77,9 @@ class Conditions:
 
 # Text that is stored as its own bytes: names that are not UTF-8 are shown with backslashes, values
 # of other types as Python writes them.
-_PLAIN_NAME = re.compile(r"[ -\[\]-~]+")
-_WORD = re.compile(r"(?=.*[A-DF-Za-df-z])[A-Za-z0-9_.:/@-]+")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_PLAIN_NAME = late.pattern(r"[ -\[\]-~]+")
+_WORD = late.pattern(r"(?=.*[A-DF-Za-df-z])[A-Za-z0-9_.:/@-]+")
+_NUMBER = late.pattern(r"0|[1-9][0-9]{0,17}")
 _SPELT = ("none", "true", "false", "nan", "inf", "infinity", "snan")
 
 ANY = Conditions()  # asks for nothing

@@ -6,10 +6,10 @@ Other versions announce fewer or more fields, and someone may have written anyth
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from delaybridge import late
 from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import Rule, Rules
@@ -18,7 +18,7 @@ from delaybridge.store.protocol.record import WorkerTroubles
 DRAIN, RECONNECT = "drain", "reconnect"  # what workers are asked for, where they are woken
 _MOST = 2.0**53
 _KEPT_MS = 600_000  # as lua/announce.lua keeps them
-_TTL = re.compile(rb"[0-9a-zA-Z]+ (\d{1,6})\{")
+_TTL = late.pattern(rb"[0-9a-zA-Z]+ (\d{1,6})\{")
 _CHARS = 500
 
 

@@ -6,12 +6,12 @@ at a bucket whose verb was refused; `stats`, `health` and `doctor` look at all o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from delaybridge import late
 from delaybridge.errors import StoreError, printable
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
@@ -38,9 +38,9 @@ READS = {key: _READS_OF_TYPE[kind] for key, kind in TYPES.items()} | {
     "marks": (("HMGET", *_MARKS),)
 }
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
-_TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")
-_WHOLE = re.compile(rb"[1-9][0-9]{0,15}")
-_SCORE = re.compile(rb"[0-9]{1,16}(\.[0-9]{1,40})?")
+_TOKEN = late.pattern(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")
+_WHOLE = late.pattern(rb"[1-9][0-9]{0,15}")
+_SCORE = late.pattern(rb"[0-9]{1,16}(\.[0-9]{1,40})?")
 _DRAWN = ("turn", "claimed", "fired_claim")
 _FORMS = {**dict.fromkeys(_DRAWN, _WHOLE), **dict.fromkeys(("fired_score", "look"), _SCORE)}
 _MOST = 2**53  # above it neither a score nor a script counts exactly

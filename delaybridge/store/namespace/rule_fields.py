@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from delaybridge import late
 from delaybridge.backoff import RetryPlan
 
 RETRY = "retry."
@@ -20,7 +21,7 @@ FIELDS = frozenset(
 )
 """A pause and its time are one field."""
 OF_PAUSE = ("paused", "paused_ms")
-_NAMED = re.compile(r"\w[\w.]{0,49}", re.ASCII)  # also those of another version
+_NAMED = late.pattern(r"\w[\w.]{0,49}", re.ASCII)  # also those of another version
 
 
 def touched(change: Mapping[str, Any]) -> set[str]:

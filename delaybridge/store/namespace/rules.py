@@ -5,8 +5,6 @@ label), or one whole destination (`rabbitmq:orders/close`). Other versions write
 people by hand, so they are read leniently: what makes no sense is ignored and reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, get_type_hints
 

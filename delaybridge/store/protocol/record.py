@@ -1,12 +1,10 @@
 """Stored records, the `attempts` hash, and why messages do not go out."""
 
-from __future__ import annotations
-
-import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from delaybridge import late
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import DecodeError
 from delaybridge.message import PULL
@@ -20,7 +18,7 @@ ORPHAN_SCORE = 2**52  # added to the score of a parked orphan: no session brings
 _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
-_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(?::[0-9]{1,16})?")
+_TRIED = late.pattern(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(?::[0-9]{1,16})?")
 
 
 class Carried(Accepted, frozen=True, gc=False):
@@ -134,7 +132,7 @@ def parse_failing(text: str) -> Failing | None:
     return Failing(int(since_ms), destination, error) if since_ms.isdecimal() else None
 
 
-_WORD = re.compile(r"ingress:\w+|[^:\n]+")
+_WORD = late.pattern(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"
 UNRECEIVED = "unreceived: no consumer has received it yet"
 LIMITED = "limited"

@@ -4,8 +4,6 @@ Each `read_...` function takes a reply as Redis gives it. A reply of None to an 
 that the lease belongs to another worker and nothing was changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal, NamedTuple

@@ -12,10 +12,11 @@ from typing import Any
 
 from hiredis import pack_command
 
+from delaybridge import late
 from delaybridge.errors import StoreError
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 
-_NOW = re.compile(r"^-- ARGV\[(\d+)\]\s+now\s", re.MULTILINE)
+_NOW = late.pattern(r"^-- ARGV\[(\d+)\]\s+now\s", re.MULTILINE)
 
 
 @cache

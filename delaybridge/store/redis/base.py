@@ -8,15 +8,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from delaybridge.settings import url_options
 from delaybridge.settings.durability import MEMORY, Durability
-from delaybridge.settings.redis_servers import Address
+from delaybridge.settings.redis_servers import Address, Mode, RedisServers
 from delaybridge.store.protocol.recorder import Recorder
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.clocks import Clocks, Commands
 from delaybridge.store.redis.durability import assurance_of
-from delaybridge.store.redis.pipeline import Servers
+from delaybridge.store.redis.pipeline import Servers, Single
 from delaybridge.store.redis.redis_client import connect
-from delaybridge.store.redis.servers import servers_of
 from delaybridge.store.redis.wire import Wire
 
 W = TypeVar("W", AsyncWire, Wire)
@@ -29,6 +28,23 @@ def _open(
 ) -> W:  # fmt: skip
     client = connect(from_url, url, timeout_s * (_HANDSHAKE if replaceable else 0.5), address)
     return kind(client.connection_pool, timeout_s / 2)
+
+
+def _servers_of(url: str, open_wire: Callable[[str, Address | None, bool], W]) -> Servers[W]:
+    """The servers behind a checked URL.
+
+    open_wire: makes a wire from redis-py's URL, an address that counts instead of the one in it,
+    and whether the server may be replaced by another.
+    """
+    servers = RedisServers.parse(url)
+    if servers.mode is Mode.SINGLE:
+        return Single(open_wire(servers.url, None, False))
+    # With one server, how several are followed need not be imported.
+    from delaybridge.store.redis.servers import Clustered, Replicated
+
+    if servers.mode is Mode.SENTINEL:
+        return Replicated(servers, open_wire(servers.url, None, True))
+    return Clustered(servers, lambda address: open_wire(servers.url, address, True))
 
 
 class Follower(Protocol):
@@ -66,7 +82,7 @@ class BaseStore(Generic[W]):
         self.recorder = recorder
         url, told = url_options.taken(url, url_options.TIME_IN_SCRIPTS)
         # No bound method: in a cycle a socket may be finalized before its connection, a warning.
-        self._servers: Servers[W] = servers_of(
+        self._servers: Servers[W] = _servers_of(
             url, partial(_open, self._kind, self._from_url, timeout_s)
         )
         self._clocks = Clocks(self._servers.node_of) if told == "no" else None

@@ -14,12 +14,13 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from delaybridge import late
 from delaybridge.store.protocol.replies import read_info
 from delaybridge.store.protocol.scripts import packed
 from delaybridge.store.redis.async_wire import AsyncWire, StreamConnection
 from delaybridge.store.redis.errors import translate
 
-_LISTED = re.compile(rb"^id=(\d+) ", re.MULTILINE)
+_LISTED = late.pattern(rb"^id=(\d+) ", re.MULTILINE)
 _SILENT_S = 5.0  # without an answer for so long, what came before does not count
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from delaybridge.settings.redis_servers import Address, Mode, RedisServers, name_of
+from delaybridge.settings.redis_servers import Address, RedisServers, name_of
 from delaybridge.store.protocol.keys import SLOTS, slot_of
 from delaybridge.store.protocol.scripts import packed
 from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.errors import NotAsked, NotNow
 from delaybridge.store.redis.master_watch import SLOW_S, Lookout
-from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers, Single, W
+from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers, W
 from delaybridge.store.redis.redis_client import connect
 from delaybridge.store.redis.sentinels import ASK_S, Sentinels, trouble_with
 from delaybridge.store.redis.wire import Wire
@@ -286,17 +286,3 @@ class Clustered(Servers[W]):
 def _close_all(wires: dict[Address, Wire]) -> None:
     for wire in wires.values():
         wire.close()
-
-
-def servers_of(url: str, open_wire: Callable[[str, Address | None, bool], W]) -> Servers[W]:
-    """The servers behind a checked URL.
-
-    open_wire: makes a wire from redis-py's URL, an address that counts instead of the one in it,
-    and whether the server may be replaced by another.
-    """
-    servers = RedisServers.parse(url)
-    if servers.mode is Mode.SINGLE:
-        return Single(open_wire(servers.url, None, False))
-    if servers.mode is Mode.SENTINEL:
-        return Replicated(servers, open_wire(servers.url, None, True))
-    return Clustered(servers, lambda address: open_wire(servers.url, address, True))

@@ -28,6 +28,7 @@ import redis
 from hiredis import Reader
 from redis.exceptions import InvalidResponse
 
+from delaybridge import late
 from delaybridge.store.redis.errors import NotNow, Redirected, WrongServer
 
 # From 128 KiB on, malloc asks the system for pages, and gives them back: 15 us for each read.
@@ -39,7 +40,7 @@ MORE = object()  # the parser's answer while a reply is incomplete
 _NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
 _WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"}
 # Redis 6.2 puts the line before a command's error: "...: @user_script: 12: -OOM ...".
-_IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
+_IN_SCRIPT = late.pattern(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
 
 
 class Errors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 import delaybridge
+from delaybridge import late
 from delaybridge.gathering import FIELDS, gathering_of
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Failure, refused
@@ -20,7 +20,7 @@ from delaybridge.times import in_time
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_WHOLE_NUMBER = late.pattern(r"-?[0-9]{1,18}")
 
 
 def message_fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +85,11 @@ def too_large(field: str, limit: int) -> Failure:
 
 def warn_without_workers(call: Invocation, client: delaybridge.Client) -> None:
     """Warn if no worker runs: the message is scheduled, but nothing will deliver it."""
-    with suppress(delaybridge.DelayBridgeError):  # the user may lack the right to read stats
-        if not client.stats().workers:
+    # Not by `stats`: it counts messages in each bucket, and imports ten modules more.
+    from delaybridge.operate.views.remote_control import living_workers
+
+    with suppress(delaybridge.DelayBridgeError):  # the user may lack the right to read it
+        if not client.run(living_workers):
             call.note("warning: no worker runs; start one: delaybridge scan")
 
 
