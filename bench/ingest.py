@@ -19,6 +19,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from operator import truediv
 from pathlib import Path
 
 import pika
@@ -249,8 +250,11 @@ def _print(
     sys.stdout.write(f"\n{title}\n")
     for name in limits:
         sys.stdout.write(f"  {name:<10} {middle[name]:>9,.0f}/s\n")
+    shares = {  # each of its own run
+        name: statistics.median(map(truediv, figures["ingest"], figures[name])) for name in limits
+    }
     ratios = "  ".join(
-        f"{middle['ingest'] / middle[name]:.2f} of {name}" + (f" (target {least})" if least else "")
+        f"{shares[name]:.2f} of {name}" + (f" (target {least})" if least else "")
         for name, least in limits.items()
     )
     sys.stdout.write(
