@@ -194,7 +194,7 @@ class KafkaConsumer:
         for message in messages:
             if (error := message.error()) is not None:
                 self._failed(error, message)
-                place = None
+                place = None  # it may be stopped
                 continue
             before, place = place, (message.topic() or "", message.partition() or 0)
             if place != before:

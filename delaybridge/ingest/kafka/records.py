@@ -72,14 +72,9 @@ class RawRecord(msgspec.Struct, frozen=True, gc=False):
             headers = _headers_of(message) or ()
         except (UnicodeDecodeError, SystemError):  # a name; then the values are lost, too
             headers = None
-        return cls(
-            message.partition(),
-            message.offset(),
-            message.key(),
-            message.value(),
-            before if headers == before else headers,
-            message.timestamp()[1],
-        )
+        partition, offset, stamp_ms = message.partition(), message.offset(), message.timestamp()[1]
+        headers = before if headers == before else headers
+        return cls(partition, offset, message.key(), message.value(), headers, stamp_ms)
 
 
 class Understood(msgspec.Struct, gc=False):
@@ -158,11 +153,10 @@ class RecordReader:
     def _alike(self, first: RawRecord, others: Iterable[RawRecord]) -> Iterator[Entry]:
         """The entries of the first ones that differ only in offset, key and body from `first`."""
         number, headers, most = first.partition, first.headers, self._limits.body_bytes
-        text, understood = cast(Any, self._latest.to)[1], self._latest
-        asked, kept, when = understood.asked, understood.kept, understood.when
-        rank, policy, reach = asked.rank, asked.policy or OnConflict.FAIL, self._reach
+        understood, (place, seed, source) = self._latest, self._partition(first)
+        asked, kept, text = understood.asked, understood.kept, cast(Any, understood.to)[1]
+        policy, when, rank = asked.policy or OnConflict.FAIL, understood.when, asked.rank
         last = number if self._keep_partition else None, asked.ttl_ms, asked.at_most_once
-        place, seed, source = self._partition(first)
         for one in others:
             body, key, offset = one.value, one.key, one.offset
             if one.headers is not headers or one.partition != number:
@@ -173,7 +167,7 @@ class RecordReader:
             payload = encode_record((text, body, kept, None, key, *last))
             accepted = Accepted(id, id.encode() if key is None else key, when, rank, payload)
             stamp = crc32(offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
-            yield Schedule(accepted, stamp, policy, payload, source, offset, reach)
+            yield Schedule(accepted, stamp, policy, payload, source, offset, self._reach)
 
     def place(self, record: RawRecord) -> str:
         """Topic, partition and offset, of fixed width: such ids sort as they were read."""
