@@ -50,9 +50,10 @@ async def decoded(raw: bytes, wanted: type[T], dense: int = DENSE) -> T:
         raise Problem(400, "bad_json", "the body is empty; send a JSON object")
     try:
         if len(raw) <= PIECE:
-            check_depth(raw)
-            if len(raw) <= _SHORT or not _is_plain(raw):
-                _ONCE.decode(raw.decode())
+            if not _are_texts(raw):
+                check_depth(raw)
+                if len(raw) <= _SHORT or not _is_plain(raw):
+                    _ONCE.decode(raw.decode())
             return as_type(raw, wanted)
         for _ in _pieces(raw.decode("latin-1"), dense=dense):
             await asyncio.sleep(0)
@@ -227,6 +228,14 @@ def _cut(found: list[str], text: str, at: int, end: int) -> int:
     return len(found[-1]) if is_cut else 0
 
 
+def _are_texts(raw: bytes) -> bool:
+    """Whether it is an object of nothing but strings, with each key once."""
+    try:
+        return strings(raw) == 2 * len(_TEXTS.decode(raw))
+    except (ValueError, RecursionError):
+        return False
+
+
 def _is_plain(lines: bytes) -> bool:
     """Whether one look tells that these are objects without others, with each key once."""
     try:
@@ -298,3 +307,4 @@ def _bad(exc: Exception) -> Problem:
 
 
 _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXTS = msgspec.json.Decoder(dict[str, str])

@@ -111,6 +111,11 @@ class Resource:
     def __init__(self, site: Site, methods: Mapping[str, Endpoint]) -> None:
         self._site, self._access, self._methods = site, site.access, dict(methods)
         self._path = next(iter(methods.values())).path
+        usual, settings = (site.most_bytes, _REMEDY), site.settings
+        self._sizes = {
+            method: one.size(settings) if one.size else usual for method, one in methods.items()
+        }
+        self._most_dense = site.most_dense
         get = methods.get("GET")
         if get and (get.is_safe or get.scope in (Scope.OPEN, Scope.READ)):
             self._methods["HEAD"] = get  # those of some dialects change something
@@ -177,7 +182,7 @@ class Resource:
             what = "this server is told to stop; send it again"
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         address = scope["client"][0] if scope.get("client") else ""
-        if endpoint.scope is not Scope.OPEN:
+        if endpoint.scope is not Scope.OPEN and "cookie" in headers:
             await self._access.read_session(site.client, headers)
         who = self._access.check(endpoint, headers, scope["query_string"], address)
         scope[_WHO] = who
@@ -199,7 +204,9 @@ class Resource:
         self, scope: Connection, headers: Mapping[str, str], path: Any, query: Any, body: Any
     ) -> Call:
         """The request; without a token if it was not let in."""
-        media = headers.get("content-type", "").partition(";")[0].strip().lower()
+        media = headers.get("content-type", "")
+        if media != "application/json":
+            media = media.partition(";")[0].strip().lower()
         after = scope["query_string"]
         asked = scope["raw_path"].partition(b"?")[0] + (b"?" + after if after else b"")
         base, address = self._site.base(scope), scope["client"][0] if scope.get("client") else ""
@@ -211,14 +218,11 @@ class Resource:
         )  # fmt: skip
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
-        size = endpoint.size
-        most, remedy = size(self._site.settings) if size else (self._site.most_bytes, _REMEDY)
+        most, remedy = self._sizes[endpoint.method]
         raw = await body_of(receive, headers, most, remedy)
         if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
             return raw
-        return await decoded(
-            raw, endpoint.body, most if endpoint.is_dense else self._site.most_dense
-        )
+        return await decoded(raw, endpoint.body, most if endpoint.is_dense else self._most_dense)
 
 
 def _headers(scope: Connection) -> dict[str, str]:
