@@ -9,12 +9,13 @@ from typing import Any
 from msgspec import UNSET
 
 from delaybridge.accept.accept import check_delay, check_key
-from delaybridge.client.redirecting import RedirectVerbs
 from delaybridge.client.requests import (
     NOT_PENDING,
     Key,
     Named,
+    Requests,
     Spread,
+    first_of,
     policy_of,
     receipt_unless_conflict,
     spread_over,
@@ -23,6 +24,7 @@ from delaybridge.client.requests import (
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.gathering import Debounce, Span, Throttle
 from delaybridge.message import Answer, Body, Message, OnConflict, State
+from delaybridge.store.messages.rewriting import RedirectAnswer
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.stored import Stored
@@ -30,7 +32,7 @@ from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay, delay_ms
 
 
-class MessageVerbs(RedirectVerbs):
+class MessageVerbs(Requests):
     """Verbs of messages that are pending."""
 
     @verb(Scope.WRITE, "Schedule many messages")
@@ -303,6 +305,46 @@ class MessageVerbs(RedirectVerbs):
             MessageError: the id or key is wrong.
         """
         return self._calls.get(self._id(id), check_key(key))
+
+    @verb(Scope.WRITE, "Redirect a message", unknown=NOT_PENDING, states=PENDING, is_batched=True)
+    def redirect(
+        self, id: str, *, to: str, bound_for: str | None = None, key: Key = None
+    ) -> Steps[RedirectAnswer]:
+        """Give a pending message another destination, perhaps at a broker of another kind.
+
+        Its due time stays; its attempts start again. It is delivered to one of the two.
+
+        Args:
+            id, key: as for `cancel`.
+            to: the new destination.
+            bound_for: only if it goes there now: a broker, an exchange or topic, or a destination.
+
+        Returns:
+            `redirected`, `redirected_maybe_delivered` (an earlier publish, to the old destination,
+            may have been delivered), `refused` (the new one does not take it, and it stays),
+            `changed` (others changed it meanwhile, or it goes elsewhere: it stays as it is now),
+            `in_flight` (too late), `dead` (use `dead.redirect`), `unreadable` or `unknown`. Its
+            `notes` say what the new broker cannot carry, as headers, or why it refuses.
+
+        Raises:
+            MessageError: an argument is wrong.
+        """
+        steps = self._calls.redirect_many([self._id(id)], to, check_key(key), bound_for=bound_for)
+        return traced("redirect", (id,), first_of(steps))
+
+    @verb(Scope.WRITE, "Redirect many messages", is_audited=True, states=PENDING)
+    def redirect_many(
+        self, messages: Iterable[Named], *, to: str, bound_for: str | None = None,
+        key: Key = None, dry_run: bool = False,
+    ) -> Steps[list[RedirectAnswer]]:  # fmt: skip
+        """Redirect many messages at once; arguments as for `redirect` and `cancel_many`.
+
+        Returns:
+            The answer of `redirect` for each, in their order.
+        """
+        named, own = self._named(messages), check_key(key)
+        steps = self._calls.redirect_many(named, to, own, bound_for=bound_for, dry=dry_run)
+        return steps if dry_run else traced("redirect", named, steps)
 
     def _move(
         self, named: Sequence[Named], by_ms: int, key: bytes | None, dry: bool
