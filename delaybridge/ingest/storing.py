@@ -168,11 +168,12 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     buckets = yield from calls.open()
     answers: list[Found] = [None] * len(entries)
     todo: Sequence[int] = range(len(entries))
-    if (yield from calls.quota.read_counts(calls.following.held())):
-        todo = _check_quota(calls, entries, answers, buckets)
-    todo = yield from _send(calls, entries, todo, answers)
-    if todo:
-        yield from _send_first(calls, entries, todo, answers)
+    with calls.quota.under_way():
+        if (yield from calls.quota.read_counts(calls.following.held())):
+            todo = _check_quota(calls, entries, answers, buckets)
+        todo = yield from _send(calls, entries, todo, answers)
+        if todo:
+            yield from _send_first(calls, entries, todo, answers)
     return answers
 
 

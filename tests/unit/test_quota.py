@@ -197,6 +197,34 @@ def test_messages_that_are_sent_while_it_looks_count_too() -> None:
     assert refused(quota, "kafka:a") is None, "what was counted before a look is not added to it"
 
 
+def test_a_look_counts_also_what_was_on_its_way_when_it_began() -> None:
+    quota = Quota(Limits(pending_messages=3), DEFAULT_KINDS, Clock())
+    assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+    for is_answered in (False, True):
+        with quota.under_way():
+            quota.count(payload("kafka:a"), 2)
+            assert refused(quota, "kafka:a")  # so the next call looks
+            if not is_answered:
+                assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+                assert refused(quota, "kafka:a"), "those may come behind that sample"
+        assert look(quota, sample(1, "kafka:a"), Sample(0, [])) is True
+        assert refused(quota, "kafka:a") is None, "answered: a sample has them, if they are there"
+    with quota.under_way():
+        with quota.under_way():
+            quota.count(payload("kafka:a"))
+        quota.count(payload("kafka:a"))
+        assert quota._meanwhile, "the older call is under way"
+    assert quota._meanwhile == []
+    with quota.under_way():
+        quota.count(payload("kafka:a"))
+        with quota.under_way():
+            first = quota.under_way()
+            first.__enter__()
+    quota.count(payload("kafka:a"))
+    assert len(quota._meanwhile) == 1, "only what was counted since the oldest that is left"
+    first.__exit__(None, None, None)
+
+
 def test_a_slow_look_is_not_joined_by_more() -> None:
     """Else there might always be one under way, and what is counted meanwhile be kept for ever."""
     clock = Clock()

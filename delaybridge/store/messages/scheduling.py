@@ -279,12 +279,13 @@ class Scheduling(Namespace):
         found: list[Any] = [None] * len(outgoing)
         yield from self.open()
         places = range(len(outgoing))
-        todo = places if again else (yield from self._within_quota(outgoing, found))
-        yield from self._try_again(outgoing, policy, todo, found)
-        if self.quota.is_set and not again:
-            unwritten = [*outgoing.late, *(i for i in todo if _is_refused(found[i]))]
-            for _, message in outgoing.stamped(ScriptCall(0, unwritten)):
-                self.quota.count(message.payload, -1)
+        with self.quota.under_way():
+            todo = places if again else (yield from self._within_quota(outgoing, found))
+            yield from self._try_again(outgoing, policy, todo, found)
+            if self.quota.is_set and not again:
+                unwritten = [*outgoing.late, *(i for i in todo if _is_refused(found[i]))]
+                for _, message in outgoing.stamped(ScriptCall(0, unwritten)):
+                    self.quota.count(message.payload, -1)
         return found
 
     def _try_again(

@@ -1,12 +1,12 @@
 """Limits on how much may be pending in a namespace, for one destination and of one tenant.
 
 All are off by default. A client looks at most once a second, and only while it schedules; in
-between, and while it looks, it counts its own messages. A limit can therefore be exceeded only if
-several clients schedule in the same second. Messages are counted. Bytes, and the shares of
-destinations and tenants, are estimated from a sample of every bucket. A small bucket is in the
-sample as a whole; with many messages pending, a share is right to within a few per cent of all that
-is pending. A tenant is refused only if the low end of its estimate is at its limit: never because
-others have many messages, so that one of its own stands for thousands.
+between it counts its own messages, and with a look those that are on their way. A limit can
+therefore be exceeded only if several clients schedule in the same second. Messages are counted.
+Bytes, and the shares of destinations and tenants, are estimated from a sample of every bucket. A
+small bucket is in the sample as a whole; with many messages pending, a share is right to within a
+few per cent of all that is pending. A tenant is refused only if the low end of its estimate is at
+its limit: never because others have many messages, so that one of its own stands for thousands.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from delaybridge.accept.accept import DestinationCache
 from delaybridge.errors import MessageError, StoreError, StoreFull
@@ -80,7 +81,9 @@ class Quota:
         self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
         self._looked_s, self._parsed = -_EVERY_S, DestinationCache()
         self._has_looked, self._looks = False, 0  # looks that are under way
-        self._meanwhile = list[tuple[bytes, int]]()  # what was counted during them
+        self._open = dict[object, int]()  # calls under way, looks too: how many counts came before
+        self._meanwhile = list[tuple[bytes, int]]()  # what was counted since the oldest began
+        self._forgotten = 0  # counts before those
         self._pending = defaultdict[_Place, _Pending](_Pending)
         self._set = {
             limited: [
@@ -103,20 +106,40 @@ class Quota:
         wait_s = _ANOTHER_S if self._looks else _EVERY_S
         is_old = not self._has_looked or self._monotonic() - self._looked_s >= wait_s
         if self.is_set and is_old:
-            self._looked_s, begin = self._monotonic(), len(self._meanwhile)
+            self._looked_s, begin = self._monotonic(), min(self._open.values(), default=None)
             self._looks += 1
             try:
-                samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
-                # A damaged bucket does not stop messages for the others.
-                self._take([each for each in samples if not isinstance(each, StoreError)])
-                for payload, times in self._meanwhile[begin:]:  # they come behind the samples
-                    self._add(payload, times)
-                self._has_looked = True
+                with self.under_way() as own:
+                    samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
+                    # A damaged bucket does not stop messages for the others.
+                    self._take([each for each in samples if not isinstance(each, StoreError)])
+                    # They may come behind the samples.
+                    for payload, times in self._since(own if begin is None else begin):
+                        self._add(payload, times)
+                    self._has_looked = True
             finally:
                 self._looks -= 1
-                if not self._looks:
-                    self._meanwhile.clear()
         return self.is_set
+
+    @contextmanager
+    def under_way(self) -> Iterator[int]:
+        """From before messages are counted until their call is answered: a look that begins in
+        between may not see them."""
+        own = object()
+        self._open[own] = begin = self._forgotten + len(self._meanwhile)
+        try:
+            yield begin
+        finally:
+            del self._open[own]
+            if not self._open:
+                self._forgotten += len(self._meanwhile)
+                self._meanwhile.clear()
+            elif (oldest := min(self._open.values())) > self._forgotten:
+                del self._meanwhile[: oldest - self._forgotten]
+                self._forgotten = oldest
+
+    def _since(self, begin: int) -> list[tuple[bytes, int]]:
+        return self._meanwhile[begin - self._forgotten :]
 
     def refusal(self, payload: bytes) -> StoreFull | None:
         """The error if this record is over a limit, else None."""
@@ -136,7 +159,7 @@ class Quota:
 
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
-        if self._looks:
+        if self._open:
             self._meanwhile.append((payload, times))
         self._add(payload, times)
 
