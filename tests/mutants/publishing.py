@@ -223,7 +223,7 @@ MUTANTS = [
     ),
     Mutant(
         "http: a path is decoded twice", "delaybridge/accept/destination.py",
-        r're.compile(r"[\x00-\x1f\x7f%\\]")', r're.compile(r"[\x00-\x1f\x7f\\]")',
+        r'late.pattern(r"[\x00-\x1f\x7f%\\]")', r'late.pattern(r"[\x00-\x1f\x7f\\]")',
         "%252e%252e leads out of the base at a host that decodes twice",
         "tests/integration/test_publish_http.py",
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -57,8 +57,7 @@ async def test_an_answer_on_a_closed_connection_is_dropped_without_a_word(
 
 async def test_what_a_stop_breaks_off_is_answered_with_503_and_only_that() -> None:
     routes, sent = Routes(), list[Any]()
-    site: Any = SimpleNamespace(access=None, is_draining=True, traffic=SimpleNamespace())
-    site.traffic.count = lambda *_: None
+    site = MagicMock(is_draining=True)
 
     @routes("GET /v1/long", "Takes longer than a stop", answers={200: None})
     async def long(call: Any) -> None: ...
