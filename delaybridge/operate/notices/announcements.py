@@ -4,8 +4,6 @@ Other versions announce fewer or more fields, and someone may have written anyth
 fields are ignored; a field that is missing or makes no sense becomes None, or `?` if it is a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import redis
+from redis import DriverInfo
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -62,6 +64,8 @@ def connect(
             **login,
             **keepalive,
             protocol=2,
+            # Else it reads its version from the installed package's metadata at each connect.
+            driver_info=DriverInfo(lib_version=redis.__version__),
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
