@@ -313,14 +313,17 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             kind, calls = asked, latest[source]
         number = verbs.bucket_of(key, len(buckets))
         call = calls.get(number)
-        if call is None or call.room < size or call.kind != kind:
+        if (
+            call is None or call.room < size or call.kind != kind
+            or len(call.places) == _CALL_MESSAGES
+        ):  # fmt: skip
             if call is not None and source:
                 call.room = -1
                 continue
             call = calls[number] = _Call(kind, [buckets[number]], [])
             planned.append(call)
         call.places.append(place)
-        call.room = -1 if len(call.places) == _CALL_MESSAGES else call.room - size
+        call.room -= size
     return planned
 
 

@@ -198,21 +198,17 @@ class KafkaConsumer:
                 continue
             before, place = place, (message.topic() or "", message.partition() or 0)
             if place != before:
-                records = lists[place[0]] if self._may_read(place) else []
+                is_read = place in self._begun and place not in self._stopped
+                records = lists[place[0]] if is_read else []
             records.append(record := RawRecord.from_message(message, headers))
             headers = record.headers
         self._ids.check({*lists})
+        for name in self._troubles.topics.keys() & lists:
+            self._troubles.end(name)
         batch = {self._ids.topic_named(name): records for name, records in lists.items()}
         if batch:
             self._window.took(_sizes(batch))
         return batch
-
-    def _may_read(self, place: Place) -> bool:
-        if place not in self._begun or place in self._stopped:
-            return False
-        if place[0] in self._troubles.topics:
-            self._troubles.end(place[0])
-        return True
 
     def _give(self, batch: Batch) -> Sequence[Message]:
         """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""

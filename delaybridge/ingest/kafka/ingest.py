@@ -281,9 +281,7 @@ class KafkaIngest:
         entries = [record.entry for record in records]
         answers = await self._store.store(entries)
         if are_scheduled(entries, answers):
-            for topic, of_one in groupby(records, attrgetter("topic")):
-                counts = self._sources.counts_of(topic.name)
-                counts.scheduled([record.entry for record in of_one], self._emit)
+            self._count_scheduled(records)
             return []
         late: list[Late[HeldRecord]] = []
         fates: dict[int, Fate] = {}  # by the record's `id()`
@@ -303,6 +301,11 @@ class KafkaIngest:
         for topic, of_topic in stored.items():
             self._sources.counts_of(topic).report(of_topic, self._emit)
         return [(record, fates[id(record)]) for record in aside.take_refused(late)]
+
+    def _count_scheduled(self, records: list[HeldRecord]) -> None:
+        for topic, of_one in groupby(records, attrgetter("topic")):
+            counts = self._sources.counts_of(topic.name)
+            counts.scheduled([record.entry for record in of_one], self._emit)
 
 
 def _headers_of(record: RawRecord) -> Headers:

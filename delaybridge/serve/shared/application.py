@@ -178,11 +178,11 @@ class Resource:
             raise _not_allowed(self._methods)
         if len(headers) < len(scope["headers"]):
             refuse_repeated(name for name, _ in scope["headers"])
-        if site.is_draining and endpoint.scope is not Scope.OPEN:
-            what = "this server is told to stop; send it again"
-            raise Problem(503, "draining", what, headers={"Retry-After": "1"})
+        is_open = endpoint.scope is Scope.OPEN
+        if site.is_draining and not is_open:
+            raise _draining()
         address = scope["client"][0] if scope.get("client") else ""
-        if endpoint.scope is not Scope.OPEN and "cookie" in headers:
+        if not is_open and "cookie" in headers:
             await self._access.read_session(site.client, headers)
         who = self._access.check(endpoint, headers, scope["query_string"], address)
         scope[_WHO] = who
@@ -267,6 +267,11 @@ def _sent_headers(reply: Reply, content: bytes, method: str) -> list[tuple[bytes
 def _refusal(problem: Problem) -> Reply:
     headers = {**problem.headers, "Content-Type": MEDIA}
     return Reply(problem.content, problem.status, headers)
+
+
+def _draining() -> Problem:
+    what = "this server is told to stop; send it again"
+    return Problem(503, "draining", what, headers={"Retry-After": "1"})
 
 
 def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
