@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from delaybridge.errors import printable
 from delaybridge.errors import quoted as plainly
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, near
-from delaybridge.settings.section import Fault
+from delaybridge.settings.section import WrongValue
 from delaybridge.settings.sources import SettingsSource
 from delaybridge.settings.urls import KINDS, own_kind_of, redact, redact_text
 
@@ -19,7 +19,7 @@ _SHOWN_ITEMS = 3
 _URLS = {("redis", "url"), ("ledger", "url"), ("outbox", "url"), ("http", "proxy")}
 
 
-def fault(found: Fault, sources: list[SettingsSource], known: list[KeyPath]) -> str:
+def fault(found: WrongValue, sources: list[SettingsSource], known: list[KeyPath]) -> str:
     """The line for one refused value."""
     path, value, allowed = found
     is_name = path[-1] == NAME

@@ -6,7 +6,7 @@ Not by pydantic: its import, and making its validators, takes longer than a comm
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin
 
 
-class Fault(NamedTuple):
+class WrongValue(NamedTuple):
     """A refused value. allowed: what is allowed instead; None if there is no such setting."""
 
     path: tuple[str, ...]
@@ -14,16 +14,16 @@ class Fault(NamedTuple):
     allowed: str | None
 
 
-class Refused(ValueError):
+class WrongSettings(ValueError):
     """Settings that are refused. Its text has no values, which may be secret."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[WrongValue]) -> None:
         self.faults = faults
         lines = (f"{'.'.join(each.path)}: {each.allowed or 'unknown'}" for each in faults)
         super().__init__("; ".join(lines))
 
 
-class Named(str):
+class WrittenAs(str):
     """The name of a setting in the file, where it is not the attribute's."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class Field(NamedTuple):
         return isinstance(self.type, type) and issubclass(self.type, Section)
 
     def read(self, value: object) -> Any:
-        """The setting as a program sees it. ValueError or `Refused` if `value` is not allowed."""
+        """The setting as a program sees it. ValueError, maybe `WrongSettings`, if it is refused."""
         if self.is_section:
             return value if isinstance(value, self.type) else self.type.from_table(value)
         for check in self.checks:
@@ -54,7 +54,7 @@ class Field(NamedTuple):
 
 def _field(name: str, annotation: Any) -> Field:
     checks = list(get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
-    written = next((each for each in checks if isinstance(each, Named)), name)
+    written = next((each for each in checks if isinstance(each, WrittenAs)), name)
     return Field(written, annotation, [each for each in checks if each is not written])
 
 
@@ -69,7 +69,7 @@ class Section:
         cls.fields = {name: _field(name, kind) for name, kind in named.items()}
 
     def __init__(self, **given: Any) -> None:
-        faults: list[Fault] = []
+        faults: list[WrongValue] = []
         for name, field in self.fields.items():
             if field.written not in given:
                 self.__dict__[name] = getattr(type(self), name)
@@ -77,13 +77,13 @@ class Section:
             value = given.pop(field.written)
             try:
                 self.__dict__[name] = field.read(value)
-            except Refused as exc:
+            except WrongSettings as exc:
                 faults += [each._replace(path=(field.written, *each.path)) for each in exc.faults]
             except ValueError as exc:
-                faults.append(Fault((field.written,), value, str(exc)))
-        faults += [Fault((name,), value, None) for name, value in given.items()]
+                faults.append(WrongValue((field.written,), value, str(exc)))
+        faults += [WrongValue((name,), value, None) for name, value in given.items()]
         if faults:
-            raise Refused(faults)
+            raise WrongSettings(faults)
 
     @classmethod
     def from_table(cls, written: object) -> Self:

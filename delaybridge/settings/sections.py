@@ -10,7 +10,7 @@ from urllib.parse import quote
 from delaybridge.message import TENANT, TENANT_CHARS, Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
-from delaybridge.settings.section import Fault, Named, Refused, Section
+from delaybridge.settings.section import Section, WrittenAs, WrongSettings, WrongValue
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
 from delaybridge.settings.values import (
     delay,
@@ -72,7 +72,9 @@ class RedisSettings(Section):
                 raise ValueError("password_file here or in the URL, not two different ones")
             self.__dict__["url"] = check_redis_url(url)
         except ValueError as exc:
-            raise Refused([Fault((password_file.OPTION,), self.password_file, str(exc))]) from None
+            raise WrongSettings(
+                [WrongValue((password_file.OPTION,), self.password_file, str(exc))]
+            ) from None
 
 
 class LedgerSettings(Section):
@@ -272,7 +274,7 @@ class LimitsSettings(Section):
     """The largest size of all its headers together."""
     id_bytes: Annotated[int, whole(1, 255)] = _LIMITS.id_bytes
     """The longest id."""
-    delay_ms: Annotated[int, Named("delay"), delay] = _LIMITS.delay_ms
+    delay_ms: Annotated[int, WrittenAs("delay"), delay] = _LIMITS.delay_ms
     """The longest delay, with a unit."""
     pending_messages: Annotated[int, whole(0, 10**12)] = _LIMITS.pending_messages
     """The most messages pending; 0: no limit."""

@@ -16,7 +16,7 @@ from delaybridge.settings.durability import Durability, Keeping, check_durabilit
 from delaybridge.settings.entrances import FrontSettings, IngestSettings
 from delaybridge.settings.faults import DEFAULT, NAME, fault, misnamed_brokers, source_of
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of
-from delaybridge.settings.section import Fault, Refused, Section
+from delaybridge.settings.section import Section, WrongSettings, WrongValue
 from delaybridge.settings.sections import (
     DeadSettings,
     HttpSettings,
@@ -46,17 +46,17 @@ def _brokers(value: object) -> dict[str, SecretUrl]:
         raise ValueError("a table")
     if len(value) > _MOST_BROKERS:
         raise ValueError(f"up to {_MOST_BROKERS} brokers")
-    taken, faults = dict[str, SecretUrl](), list[Fault]()
+    taken, faults = dict[str, SecretUrl](), list[WrongValue]()
     for name, url in value.items():
         if not _BROKER_NAME.fullmatch(name):
             form = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
-            faults.append(Fault((name, NAME), name, form))
+            faults.append(WrongValue((name, NAME), name, form))
         try:
             taken[name] = check_broker_url(url)
         except ValueError as exc:
-            faults.append(Fault((name,), url, str(exc)))
+            faults.append(WrongValue((name,), url, str(exc)))
     if faults:
-        raise Refused(faults)
+        raise WrongSettings(faults)
     return taken
 
 
@@ -131,7 +131,7 @@ class Settings(Section):
         faults += misnamed_brokers(read)
         try:
             settings = cls(**sources.merged(read))
-        except Refused as exc:
+        except WrongSettings as exc:
             known = [path for path, *_ in fields_of(cls)]
             faults += [fault(found, read, known) for found in exc.faults[:MOST_EXPLAINED]]
             if (rest := len(exc.faults) - MOST_EXPLAINED) > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from delaybridge.accept.accept import Accepted
@@ -18,6 +19,8 @@ FULL = b"full"
 
 class Room:
     """A quota that has room for so many payloads `FULL`, and for all others."""
+
+    under_way = nullcontext
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -189,8 +189,7 @@ class Resource:
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
-        is_read = endpoint.body is not None and not endpoint.is_streamed
-        body = await self._body(endpoint, headers, receive) if is_read else None
+        body = await self._body(endpoint, headers, receive)
         call = self._call(scope, headers, path, query, body)
         try:
             if endpoint.is_audited:
@@ -218,6 +217,8 @@ class Resource:
         )  # fmt: skip
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
+        if endpoint.body is None or endpoint.is_streamed:
+            return None
         most, remedy = self._sizes[endpoint.method]
         raw = await body_of(receive, headers, most, remedy)
         if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
