@@ -200,13 +200,7 @@ class Exchanges:
         if self._awaited is not None and self._awaited.channel == method.channel:
             self._take(method)
             return None
-        _, text, about = methods.read_close(method)
-        named = _NAMED.search(text)
-        if about not in methods.BINDS or named is None or self.vhost is None:
-            return method.frame
-        due = named[1].encode()
-        exchange = self.vhost.names.get(due) or self._begun.get(due)
-        return method.frame if exchange is None else self._explained(method, exchange)
+        return self._explained(method, None)
 
     def content(self, method: Method) -> bytes | None:
         """What the client gets of a deliver, get-ok or return; None: that is not known yet."""
@@ -257,14 +251,25 @@ class Exchanges:
         answer = self._awaited.answer.result()
         return answer if answer.id == methods.CHANNEL_CLOSE else None
 
-    def _explained(self, close: Method, exchange: bytes) -> bytes:
-        """The broker's refusal; where rights on `D.due` are missing, with those to set."""
+    def _explained(self, close: Method, exchange: bytes | None) -> bytes:
+        """The broker's refusal; where rights on `D.due` are missing, with those to set.
+
+        exchange: of the method that waits, if one does; what is refused may be a bind before it.
+        """
         code, text, about = methods.read_close(close)
-        name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
+        if about in methods.BINDS and (named := _NAMED.search(text)) is not None:
+            due = named[1].encode()
+            known = None if self.vhost is None else self.vhost.names.get(due)
+            exchange = known or self._begun.get(due) or exchange
+        if exchange is None:
+            return close.frame
+        name, shown = (
+            each.decode(errors="replace") for each in (exchange, exchange + self._suffix)
+        )
         if code != _FORBIDDEN or about not in ABOUT:
-            text = text.replace(f"'{due}'", f"'{name}'")
+            text = text.replace(f"'{shown}'", f"'{name}'")
             return methods.close(close.channel, code, text, about)
-        pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
+        pattern = f"^{re.escape(name)}({re.escape(shown.removeprefix(name))})?$"
         explained = Refused(code, text, f"; whoever declares '{name}' needs '{pattern}'")
         self._at.counts.method_refused(name, code, explained.text)
         return methods.close(close.channel, code, explained.text, about)

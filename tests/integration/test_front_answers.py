@@ -78,7 +78,10 @@ async def _batch(client: RawClient) -> AsyncIterator[Any]:
             return
 
 
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
+# In 14 a bind is refused while the next method waits.
+FAST = 0, 14
+OTHERS = [seed for seed in range(40) if seed not in FAST]
+SEEDS = [*FAST, *(pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
