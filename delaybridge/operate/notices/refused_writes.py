@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError, printable
+from delaybridge.errors import printable
+from delaybridge.message import State
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import Placement
 from delaybridge.store.protocol.bucket import Bucket
@@ -28,15 +29,18 @@ class RefusedWrites(NamedTuple):
         return f"{self.node or 'redis'} takes no writes: {self.why}"
 
 
-def probes(buckets: Iterable[Bucket], placement: Placement) -> list[RedisCommand[RefusedWrites]]:
-    """Ask each server that has buckets whether it takes writes."""
+def probes(buckets: Iterable[Bucket], placement: Placement) -> list[RedisCommand[Any]]:
+    """Ask each server that has buckets whether it takes writes; `refused` reads the answers."""
     first: dict[str, Bucket] = {}
     for bucket in buckets:
         first.setdefault(placement.node_of(bucket.key("due")), bucket)
-    return [registry.probe(bucket, partial(_read, node)) for node, bucket in first.items()]
+    asked = [registry.probe(bucket, partial(_read, node)) for node, bucket in first.items()]
+    # A master that is one no more answers a probe. It refuses a script, so that all is asked again
+    # of its successor.
+    return [*asked, *(bucket.page(State.DELAYED, limit=1) for bucket in first.values())]
 
 
-def refused(answers: Sequence[RefusedWrites | StoreError]) -> list[RefusedWrites]:
+def refused(answers: Sequence[Any]) -> list[RefusedWrites]:
     """Those that take none; of a server that does not answer, others say so."""
     return [each for each in answers if isinstance(each, RefusedWrites) and each.why]
 
