@@ -198,13 +198,14 @@ class KafkaConsumer:
                 continue
             before, place = place, (message.topic() or "", message.partition() or 0)
             if place != before:
-                is_read = place in self._begun and place not in self._stopped
-                records = lists[place[0]] if is_read else []
+                records = []
+                if place in self._begun and place not in self._stopped:
+                    records = lists[place[0]]
+                    if place[0] in self._troubles.topics:
+                        self._troubles.end(place[0])  # now: an error may come behind it
             records.append(record := RawRecord.from_message(message, headers))
             headers = record.headers
         self._ids.check({*lists})
-        for name in self._troubles.topics.keys() & lists:
-            self._troubles.end(name)
         batch = {self._ids.topic_named(name): records for name, records in lists.items()}
         if batch:
             self._window.took(_sizes(batch))
