@@ -201,8 +201,7 @@ class KafkaConsumer:
                 records = []
                 if place in self._begun and place not in self._stopped:
                     records = lists[place[0]]
-                    if place[0] in self._troubles.topics:
-                        self._troubles.end(place[0])  # now: an error may come behind it
+                    self._troubles.records_came(place[0])  # now: an error may come behind
             records.append(record := RawRecord.from_message(message, headers))
             headers = record.headers
         self._ids.check({*lists})

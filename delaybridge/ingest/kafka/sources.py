@@ -135,6 +135,11 @@ class Troubles:
         self.topics.pop(topic, None)
         self._tell(self._sources.place_changed, topic, None)
 
+    def records_came(self, topic: str) -> None:
+        """A topic that may have failed is read."""
+        if topic in self.topics:
+            self.end(topic)
+
     def leave(self, read: Iterable[Place], asked: Collection[str]) -> None:
         """Forget topics that were given up: their new reader announces whether they are read."""
         for name, partition in [*self.topics.items()]:
