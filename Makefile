@@ -36,7 +36,7 @@ else
 endif
 
 test-all: lint servers kubernetes ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
-	$(PYTEST) -q --hypothesis-profile=long --timeout=0 $(TOGETHER) $(STOREYS)
+	$(PYTEST) -q --hypothesis-profile=long --timeout=0 -o faulthandler_timeout=0 $(TOGETHER) $(STOREYS)
 	$(MAKE) fuzz protocol chaos chaos-mutations mutants
 
 soak-tests: $(VENV)/.test servers ## `make test` N times, half of them beside a burning neighbour
@@ -46,7 +46,7 @@ mutants: $(VENV)/.test servers ## small mistakes in every room; a test must noti
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 fuzz: $(VENV)/.test servers ## bad input at every entrance, for long; `make test` has a short form
-	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
+	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 chaos: $(VENV)/.test servers ## every fault done to a running bridge; CELLS="F02 F30" for some
 	$(BIN)/python -m tests.chaos $(CELLS)
