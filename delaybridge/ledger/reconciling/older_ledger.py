@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from functools import partial
+from weakref import WeakValueDictionary
 
 from delaybridge.errors import StoreError
 from delaybridge.ledger.comparing import older_ledger
@@ -14,6 +16,7 @@ from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -28,6 +31,7 @@ class OlderLedger:
         self._namespace = recorder.records.namespace
         self._found, self._now_ms, self._said_ms = LedgerPast(), 0, 0
         self._is_settled = False
+        self._turns = WeakValueDictionary[int, asyncio.Lock]()  # of buckets
 
     async def notice_loss(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
@@ -57,9 +61,15 @@ class OlderLedger:
 
         If the ledger has lost something, its rows are ended first; False: it is too early for that.
         """
-        bucket, began_s = session.bucket, time.monotonic()
         known = await self._store.run_one(older_ledger.read_past(self._namespace))
         await self._compare(known.told_ms)
+        # Rows are ended once a loss: what Redis loses after that is restored. The promoter and the
+        # reconciler ask at the same time.
+        async with self._turns.setdefault(session.bucket.number, asyncio.Lock()):
+            return await self._end_rows(session.bucket)
+
+    async def _end_rows(self, bucket: Bucket) -> bool:
+        began_s = time.monotonic()
         # Read again: another task may have noticed it, and told the ledger, in between.
         clock = registry.store_time(bucket.key("lease"))
         past = older_ledger.read_past(self._namespace, bucket.number)
