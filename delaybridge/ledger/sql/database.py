@@ -59,9 +59,9 @@ class Database:
         # A caller that is cancelled does not cancel the work: its outcome would be unknown.
         own = asyncio.wrap_future(attempt.future)
         own.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if late
-        waited = asyncio.shield(own)
         try:
-            return await asyncio.wait_for(waited, self._timeout_s + _GRACE_S)
+            async with asyncio.timeout(self._timeout_s + _GRACE_S):
+                return await asyncio.shield(own)
         except TimeoutError:
             raise attempt.abandoned() from None
         except asyncio.CancelledError:  # nor is the end of the process to wait any longer

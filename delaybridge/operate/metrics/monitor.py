@@ -66,7 +66,8 @@ class Monitor:
             loop = asyncio.get_running_loop()
             reading = self._reading = loop.run_in_executor(self._pool, self._ask, held)
         try:
-            return await asyncio.wait_for(asyncio.shield(reading), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.shield(reading)
         except TimeoutError:
             return Reading(error="redis: no answer in time")
 

@@ -129,7 +129,8 @@ class KafkaPublisher(LinkedPublisher):
             why = await _wrong_server(self._settings) or self._login_refused
             return why or f"unreachable: {error_text(error)}"
         try:
-            await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
+            async with asyncio.timeout(WARM_UP_TIMEOUT_S):
+                await client.ready.wait()
         except TimeoutError:
             return self.unavailable or "unreachable: the broker gives no producer id"
         return None if client is self._clients.prompt else self.unavailable

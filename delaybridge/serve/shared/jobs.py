@@ -128,7 +128,8 @@ async def _keep_telling(site: Site, job: Job, ends: asyncio.Event) -> None:
     """Write every second how far it is, however long a batch or a search takes."""
     while not ends.is_set():
         try:
-            await asyncio.wait_for(ends.wait(), TELL_S)
+            async with asyncio.timeout(TELL_S):
+                await ends.wait()
         except TimeoutError:
             await _tell(site, job)
 

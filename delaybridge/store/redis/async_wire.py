@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -33,6 +33,22 @@ def lost_if_closed() -> Iterator[None]:
         yield
     except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
         raise redis.ConnectionError("closed while it was written to") from exc
+
+
+@contextmanager
+def cancels_told() -> Iterator[None]:
+    """A task that is cancelled within redis-py's code is cancelled, at the end of it at the latest.
+
+    redis-py sends with Python 3.11's `wait_for`, which drops a cancellation that arrives in the
+    moment it completes (python/cpython#81839).
+    """
+    task = cast(asyncio.Task[Any], asyncio.current_task())
+    before = task.cancelling()
+    try:
+        yield
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class _Receiver(asyncio.Protocol):
@@ -263,7 +279,7 @@ class AsyncWire(BaseWire[StreamConnection]):
         connection, generation = self._unopened(), connections.generation
         connections.under_way[connection] = time.monotonic()
         try:
-            with lost_if_closed():
+            with lost_if_closed(), cancels_told():
                 await connection.connect()
         except BaseException as exc:
             connections.failed(exc)

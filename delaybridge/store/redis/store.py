@@ -35,7 +35,7 @@ from delaybridge.store.protocol.verbs import (
     Work,
     store_wide_error,
 )
-from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
+from delaybridge.store.redis.async_wire import AsyncWire, cancels_told, lost_if_closed
 from delaybridge.store.redis.base import BaseStore, Follower, W
 from delaybridge.store.redis.clocks import Commands
 from delaybridge.store.redis.errors import NotAsked, translate
@@ -208,7 +208,8 @@ class AsyncStore(_Sending[AsyncWire]):
                 wire = self._servers.wire_at(node := self.node_of(channel))
                 async with self._subscription(wire) as subscription:
                     generation = wire.generation
-                    await subscription.subscribe(channel)
+                    with cancels_told():
+                        await subscription.subscribe(channel)
                     async for text in self._heard(subscription, wire, generation):
                         yield text
                         if self._servers.node_of(channel) != node:
@@ -238,7 +239,8 @@ class AsyncStore(_Sending[AsyncWire]):
                 async with self._subscription(wire) as subscription:
                     generation = wire.generation
                     for channel in channels:  # each in its own slot
-                        await subscription.ssubscribe(channel)
+                        with cancels_told():
+                            await subscription.ssubscribe(channel)
                     async for text in self._heard(subscription, wire, generation):
                         yield text
                     if wire.generation == generation:
@@ -275,17 +277,18 @@ class AsyncStore(_Sending[AsyncWire]):
         """
         pinged = False
         while wire.generation == generation:
-            found = await subscription.get_message(timeout=_PONG_S if pinged else _SILENCE_S)
-            if found is None and pinged:
-                raise redis.TimeoutError("the subscription is dead")
-            pinged = found is None
-            if found is None:
-                await subscription.ping()
-            elif found["type"] in ("subscribe", "ssubscribe"):
+            with cancels_told():
+                found = await subscription.get_message(timeout=_PONG_S if pinged else _SILENCE_S)
+                if found is None and pinged:
+                    raise redis.TimeoutError("the subscription is dead")
+                if pinged := found is None:
+                    await subscription.ping()
+            kind = None if found is None else found["type"]
+            if kind in ("subscribe", "ssubscribe"):
                 yield None
-            elif found["type"] == "sunsubscribe":
+            elif kind == "sunsubscribe":
                 return
-            elif found["type"] in ("message", "smessage"):
+            elif kind in ("message", "smessage"):
                 yield found["data"].decode(errors="replace")
 
     async def close(self) -> None:

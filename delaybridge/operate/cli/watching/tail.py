@@ -82,7 +82,9 @@ async def _follow(call: Invocation, printer: Printer) -> None:
     try:
         while not stdout_is_closed():
             try:
-                printer.hear(await asyncio.wait_for(heard.get(), _TICK_S))
+                async with asyncio.timeout(_TICK_S):
+                    said = await heard.get()
+                printer.hear(said)
             except TimeoutError:
                 if pump.done():
                     pump.result()
