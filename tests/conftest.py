@@ -57,14 +57,20 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_configure() -> None:
-    """A starved machine is no silent server: by default who asks one waits longer for it."""
+    """A starved machine is no silent server: by default who asks one waits longer for it.
+
+    And the loop of a test ends, or says what does not.
+    """
+    import asyncio
+
     import pika
 
     from delaybridge import AsyncClient, Client  # only now that the environment is clean
     from delaybridge.front import vhost
     from delaybridge.store.redis.store import AsyncStore, Store
-    from tests.rigs.waiting import PATIENCE_S
+    from tests.rigs.waiting import PATIENCE_S, end_all_of
 
+    asyncio.runners._cancel_all_tasks = end_all_of  # type: ignore[attr-defined]
     for kind in (Client, AsyncClient, Store, AsyncStore):
         kind.__init__.__kwdefaults__["timeout_s"] = PATIENCE_S
     vhost.ASK_S = vhost.MAKE_S = PATIENCE_S

@@ -71,14 +71,15 @@ def url(redis_url: str) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     with listener("127.0.0.1", 0) as sock:
         serving = loop.create_task(answer_on(sock, loaded, **PATIENT))
-        thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([serving])))
+        work = lambda: loop.run_until_complete(asyncio.wait([serving]))  # noqa: E731
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{sock.getsockname()[1]}"
         finally:
             loop.call_soon_threadsafe(serving.cancel)
-            thread.join()
-            loop.close()
+            thread.join(DEADLINE_S)
+            loop.close()  # raises if it still runs: no time-out covers the end of a fixture
 
 
 @SCHEMA.parametrize()

@@ -13,7 +13,7 @@ import psutil
 from delaybridge.serve.console import snapshot
 from delaybridge.serve.server import serving
 from delaybridge.settings.settings import Settings
-from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, ended, until_async
 
 # As a busy machine.
 PATIENT = {"redis_s": PATIENCE_S, "request_s": DEADLINE_S, "write_s": DEADLINE_S}
@@ -48,8 +48,7 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
             async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=False) as client:
                 yield client
         finally:
-            answering.cancel()
-            await asyncio.wait([answering])
+            await ended(answering)
 
 
 def accepted(http: httpx.AsyncClient) -> list[Any]:

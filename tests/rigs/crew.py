@@ -24,7 +24,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import PATIENCE_S, until_async
+from tests.rigs.waiting import PATIENCE_S, ended, until_async
 
 BUCKETS = 16
 TTL_MS = 1200
@@ -227,9 +227,7 @@ class Crew(AbstractAsyncContextManager):
         await self.close()
 
     async def close(self) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await ended(*self.tasks.values())
         await self.client.close()
         await self.store.close()
 

@@ -14,7 +14,7 @@ from pika import frame, spec
 from delaybridge.front.front import FrontProcess
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.service import Identity
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.waiting import DEADLINE_S, stopped
 from tests.servers.process import LOOPBACK, free_port
 
 NO_REDIS = "redis://127.0.0.1:1/0"  # no declare and no publish needs it
@@ -171,7 +171,7 @@ class Fronts:
             await client.close()
         for process, _ in self._tasks:
             process.stopping.set()
-        await asyncio.gather(*(task for _, task in self._tasks))
+        await stopped(*(task for _, task in self._tasks))
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, ended, stopped, until_async
 
 
 class Entrance(AbstractAsyncContextManager):
@@ -84,14 +84,12 @@ class Entrance(AbstractAsyncContextManager):
         """Stop it as SIGTERM would, and wait until it has ended."""
         service = self._services.pop(task)
         service.stopping.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await task
+        await stopped(task)
 
     async def kill(self, task: asyncio.Task[None]) -> None:
         """End it at once, whatever it is doing."""
         del self._services[task]
-        task.cancel()
-        await asyncio.wait([task])
+        await ended(task)
 
     async def delayed(self) -> list[Stored]:
         return (await self.client.pending(limit=1000)).items

@@ -25,7 +25,7 @@ class LossyProxy(contextlib.AbstractContextManager):
         self.dropped = 0
         self.swallowing = False
         self.on_drop: Callable[[], object] = lambda: None
-        self._sockets: list[socket.socket] = [self._listener]
+        self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
@@ -38,10 +38,12 @@ class LossyProxy(contextlib.AbstractContextManager):
         self._to_drop = count
 
     def close(self) -> None:
+        # Only when no connection is accepted any more are all of them known: one that was missed
+        # would be waited for as long as its client lives.
+        self._close(self._listener)
+        self._threads[0].join()
         for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+            self._close(each)
         for thread in self._threads:
             thread.join()
 
@@ -83,6 +85,10 @@ class LossyProxy(contextlib.AbstractContextManager):
                 if not self.swallowing:
                     client.sendall(data)
         self._cut(client, server)
+
+    def _close(self, one: socket.socket) -> None:
+        self._cut(one)
+        one.close()
 
     def _cut(self, *both: socket.socket) -> None:
         for each in both:
