@@ -20,7 +20,7 @@ from delaybridge.ledger.sql.records import Records
 from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.store.protocol.verbs import Work
 from tests.rigs.ledgers import LedgerProbe
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import ended, until_async
 
 HOURS = 3600.0
 
@@ -93,4 +93,4 @@ async def test_a_worker_keeps_what_took_long_to_count(
     assert kept() == []  # in no time
     set_slow_s(0.0)
     await until_async(lambda: kept() == [(namespace, 10)], "the total is kept")
-    keeping.cancel()
+    await ended(keeping)

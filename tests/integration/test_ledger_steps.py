@@ -29,7 +29,7 @@ from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import NUMBER, TTL_MS, World
 from tests.rigs.bucket_session import copy_of
 from tests.rigs.ledgers import LedgerProbe, made, row
-from tests.rigs.waiting import DEADLINE_S, until_async
+from tests.rigs.waiting import DEADLINE_S, ended, until_async
 
 GONE = LedgerUnavailable("ledger: gone")
 
@@ -201,7 +201,7 @@ async def test_what_was_delivered_of_buckets_of_others_is_told(
     side.happened.left(NUMBER + 1, [copy_of(side.session, "x")], 1)
     telling = asyncio.create_task(side.reconciling.keep_told())
     await until_async(lambda: not side.happened.messages, "the ledger has it")
-    telling.cancel()
+    await ended(telling)
 
 
 async def test_a_burial_that_is_told_late_is_not_of_a_later_call(side: Side) -> None:
@@ -367,9 +367,9 @@ async def test_only_buckets_that_may_be_claimed_are_compared_and_only_sound_ones
     side: Side,
 ) -> None:
     """Others are compared by the next session."""
-    waiting, ended = (side.session_of(f"w:{n}", n) for n in range(2))
-    waiting.ready = ended.alive = False
-    side.reconciling.sessions = lambda: [waiting, ended, side.session]
+    waiting, over = (side.session_of(f"w:{n}", n) for n in range(2))
+    waiting.ready = over.alive = False
+    side.reconciling.sessions = lambda: [waiting, over, side.session]
     looked = list[Session]()
 
     async def is_sound(session: Session) -> bool:
@@ -377,9 +377,9 @@ async def test_only_buckets_that_may_be_claimed_are_compared_and_only_sound_ones
         return len(looked) > 3
 
     holder: Any = SimpleNamespace(is_sound=is_sound)
-    waiting.holder = ended.holder = side.session.holder = holder
+    waiting.holder = over.holder = side.session.holder = holder
     comparing = asyncio.create_task(side.reconciling.reconcile(0.01))
     await until_async(lambda: side.works, "it is compared")
-    comparing.cancel()
+    await ended(comparing)
     assert {*looked} == {side.session}
     assert len(looked) > 3

@@ -26,7 +26,7 @@ from delaybridge.worker.scan_run import ScanRun
 from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.stall import Stall
-from tests.rigs.waiting import DEADLINE_S, until_async
+from tests.rigs.waiting import DEADLINE_S, ended, until_async
 from tests.servers.clock import ClockedRedis
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
@@ -216,8 +216,7 @@ async def test_a_dead_worker_s_buckets_and_name_are_freed_although_the_clock_was
 ) -> None:
     task = clocked.start("w")
     await clocked.shared("w")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await ended(task)
     clocked_redis.set_clock(-3_600_000)
     clocked.start("w")
     await clocked.shared("w")

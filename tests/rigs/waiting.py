@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 DEADLINE_S = 60.0  # generous: a machine that is starved for a while is no fault of the product
 PATIENCE_S = 30.0  # of a client with Redis: it gives up after half of it without an answer
 CANCELLED_AGAIN_S = 20.0  # longer than what a cancelled task still does, or that would be cut off
+OFTEN_S = 0.5  # one that was not heard is repeated
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.05
 
 T = TypeVar("T")
@@ -71,11 +72,12 @@ async def ended(*tasks: asyncio.Task[Any], deadline_s: float = DEADLINE_S) -> No
     that arrives in the moment it completes, and no time-out of a test covers the end of a fixture.
     """
     until_s = time.monotonic() + deadline_s
-    pending = set(tasks)
+    pending, again_s = set(tasks), CANCELLED_AGAIN_S
     while pending:
         for task in pending:
             task.cancel()
-        done, pending = await asyncio.wait(pending, timeout=CANCELLED_AGAIN_S)
+        done, pending = await asyncio.wait(pending, timeout=again_s)
+        again_s = min(again_s, OFTEN_S)
         for task in done:
             if not task.cancelled():
                 task.exception()  # asyncio would log that nobody asked for it
