@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from math import inf
 from typing import Any
 
@@ -12,14 +12,16 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Verdict
-from delaybridge.publish.kafka.outcomes import Judgement
+from delaybridge.publish.kafka import clients
+from delaybridge.publish.kafka.outcomes import Care, Judgement
 from tests.rigs.broker import Sink
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import quiet, until_async
 from tests.servers.kafka import KafkaStandIn
 
 COMPACTED = {"cleanup.policy": "compact"}
 SMALL = {"max.message.bytes": "2000"}
+HALT_AT = 8
 COUNT = 300  # for the prompt producer; 3 * COUNT is for the patient one
 
 
@@ -69,7 +71,19 @@ async def test_only_records_without_a_key_fail_in_a_compacted_topic(
         await check(rig, sink, sent)
 
 
-async def test_keys_stay_in_order_once_a_batch_was_refused(rig: KafkaRig) -> None:
+async def test_keys_stay_in_order_once_a_batch_was_refused(
+    rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the thread has no turn while it hands a piece over: that is one batch."""
+
+    def halting(*args: Any, **how: Any) -> Iterator[Delivery]:
+        for n, one in enumerate(piece(*args, **how)):
+            quiet(0.1 if n == HALT_AT else 0.0)
+            yield one
+
+    piece = Care.piece
+    monkeypatch.setattr(Care, "piece", halting)
+    monkeypatch.setattr(clients, "PIECE_LINGER_MS", 1000)
     to = await topic_with(rig, COMPACTED)
     async with rig.connected() as (publisher, sink):
         await sink.publish(mixed(rig, to, COUNT, 10))

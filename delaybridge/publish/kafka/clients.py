@@ -16,16 +16,19 @@ from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.publish.kafka.topic import TopicState
 
 LINGER_MS = 5
+# A piece is one batch, or its end may be written though its beginning is refused: longer than the
+# thread that hands it over is interrupted, as a rule. A thousand records wait for it.
+PIECE_LINGER_MS = 25
 
 
 class KafkaClients:
     """The producers of one publisher.
 
     prompt: sends at once, or as the operator's linger says. patient: waits for LINGER_MS, for
-    backlogs; never open if the operator set a linger. apart: waits as long, and has the topics of
-    which a batch was refused. After each refusal librdkafka sends nothing from that producer,
-    whatever the topic, until all its requests are answered. single: makes a request of each record,
-    for the last suspects of a batch. The last three are used only once they are ready.
+    backlogs; never open if the operator set a linger. apart: waits for PIECE_LINGER_MS, and has the
+    topics of which a batch was refused. After each refusal librdkafka sends nothing from that
+    producer, whatever the topic, until all its requests are answered. single: makes a request of
+    each record, for the last suspects of a batch. The last three are used only once they are ready.
     """
 
     def __init__(
@@ -36,7 +39,8 @@ class KafkaClients:
     ) -> None:
         self.prompt: KafkaClient | None = None
         self._settings, self._on_answers, self._on_error = settings, on_answers, on_error
-        self._patient, self._apart = Spare(self._make_lingering), Spare(self._make_lingering)
+        self._patient = Spare(lambda: self._make_lingering(LINGER_MS))
+        self._apart = Spare(lambda: self._make_lingering(PIECE_LINGER_MS))
         self._single = Spare(lambda: self._make(settings.with_single_records()))
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -107,9 +111,9 @@ class KafkaClients:
     def _open_patient(self) -> KafkaClient | None:
         return self._patient.open() if self._settings.may_linger else None
 
-    def _make_lingering(self) -> KafkaClient:
+    def _make_lingering(self, linger_ms: int) -> KafkaClient:
         settings = self._settings
-        return self._make(settings.with_linger(LINGER_MS) if settings.may_linger else settings)
+        return self._make(settings.with_linger(linger_ms) if settings.may_linger else settings)
 
     def _make(self, settings: Configuration) -> KafkaClient:
         return KafkaClient(settings, self._on_answers, self._on_error)
