@@ -225,6 +225,25 @@ def test_a_look_counts_also_what_was_on_its_way_when_it_began() -> None:
     first.__exit__(None, None, None)
 
 
+def test_a_look_keeps_what_was_on_its_way_though_it_is_answered_meanwhile() -> None:
+    clock = Clock()
+    quota = Quota(Limits(pending_messages=9), DEFAULT_KINDS, clock)
+    assert look(quota, Sample(0, []), Sample(0, [])) is True
+    older, clock.now_s = quota.under_way(), clock.now_s + 1
+    with older:
+        for _ in range(3):
+            quota.count(payload("kafka:a"))
+        looking = quota.read_counts(BUCKETS)
+        next(looking)
+    with quota.under_way():
+        for _ in range(6):
+            quota.count(payload("kafka:a"))
+        with pytest.raises(StopIteration):
+            looking.send([Sample(0, []), Sample(0, [])])
+        assert refused(quota, "kafka:a"), "nine may come behind these samples"
+    assert quota._meanwhile == []
+
+
 def test_a_slow_look_is_not_joined_by_more() -> None:
     """Else there might always be one under way, and what is counted meanwhile be kept for ever."""
     clock = Clock()

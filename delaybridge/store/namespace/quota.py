@@ -106,15 +106,15 @@ class Quota:
         wait_s = _ANOTHER_S if self._looks else _EVERY_S
         is_old = not self._has_looked or self._monotonic() - self._looked_s >= wait_s
         if self.is_set and is_old:
-            self._looked_s, begin = self._monotonic(), min(self._open.values(), default=None)
+            self._looked_s = self._monotonic()
             self._looks += 1
             try:
-                with self.under_way() as own:
+                with self.under_way(is_look=True) as begin:
                     samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
                     # A damaged bucket does not stop messages for the others.
                     self._take([each for each in samples if not isinstance(each, StoreError)])
                     # They may come behind the samples.
-                    for payload, times in self._since(own if begin is None else begin):
+                    for payload, times in self._since(begin):
                         self._add(payload, times)
                     self._has_looked = True
             finally:
@@ -122,11 +122,13 @@ class Quota:
         return self.is_set
 
     @contextmanager
-    def under_way(self) -> Iterator[int]:
+    def under_way(self, *, is_look: bool = False) -> Iterator[int]:
         """From before messages are counted until their call is answered: a look that begins in
-        between may not see them."""
-        own = object()
-        self._open[own] = begin = self._forgotten + len(self._meanwhile)
+        between may not see them, so it keeps what the oldest call under way has counted."""
+        own, begin = object(), self._forgotten + len(self._meanwhile)
+        if is_look:
+            begin = min(self._open.values(), default=begin)
+        self._open[own] = begin
         try:
             yield begin
         finally:
