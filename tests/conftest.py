@@ -59,7 +59,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def pytest_configure() -> None:
     """A starved machine is no silent server: by default who asks one waits longer for it.
 
-    And the loop of a test ends, or says what does not.
+    A test's event loop ends in a limited time, or names the task that does not.
     """
     import asyncio
 

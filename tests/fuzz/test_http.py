@@ -71,8 +71,8 @@ def url(redis_url: str) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     with listener("127.0.0.1", 0) as sock:
         serving = loop.create_task(answer_on(sock, loaded, **PATIENT))
-        work = lambda: loop.run_until_complete(asyncio.wait([serving]))  # noqa: E731
-        thread = threading.Thread(target=work, daemon=True)
+        work = asyncio.wait([serving])
+        thread = threading.Thread(target=loop.run_until_complete, args=[work], daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{sock.getsockname()[1]}"

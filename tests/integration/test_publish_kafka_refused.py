@@ -21,7 +21,7 @@ from tests.servers.kafka import KafkaStandIn
 
 COMPACTED = {"cleanup.policy": "compact"}
 SMALL = {"max.message.bytes": "2000"}
-HALT_AT = 8
+HALT_AT = 8  # records of a piece are handed over, then the thread pauses
 COUNT = 300  # for the prompt producer; 3 * COUNT is for the patient one
 
 
@@ -74,7 +74,7 @@ async def test_only_records_without_a_key_fail_in_a_compacted_topic(
 async def test_keys_stay_in_order_once_a_batch_was_refused(
     rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the thread has no turn while it hands a piece over: that is one batch."""
+    """Even if the thread is interrupted while it hands over a piece, which stays one batch."""
 
     def halting(*args: Any, **how: Any) -> Iterator[Delivery]:
         for n, one in enumerate(piece(*args, **how)):

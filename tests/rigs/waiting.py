@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 DEADLINE_S = 60.0  # generous: a machine that is starved for a while is no fault of the product
 PATIENCE_S = 30.0  # of a client with Redis: it gives up after half of it without an answer
-CANCELLED_AGAIN_S = 20.0  # longer than what a cancelled task still does, or that would be cut off
-OFTEN_S = 0.5  # one that was not heard is repeated
+CANCELLED_AGAIN_S = 20.0  # longer than a task takes to clean up, which this would interrupt
+OFTEN_S = 0.5  # between all further attempts
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.05
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ async def ended(*tasks: asyncio.Task[Any], deadline_s: float = DEADLINE_S) -> No
         again_s = min(again_s, OFTEN_S)
         for task in done:
             if not task.cancelled():
-                task.exception()  # asyncio would log that nobody asked for it
+                task.exception()  # or asyncio logs that it was never retrieved
         if pending and time.monotonic() >= until_s:
             places = "; ".join(map(_place, pending))
             raise DeadlineExceeded(f"not ended {deadline_s:g} s after it was cancelled: {places}")

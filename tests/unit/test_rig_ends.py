@@ -32,7 +32,7 @@ async def stubborn(cancellations: list[str]) -> None:
 
 async def test_a_task_is_cancelled_until_it_has_ended() -> None:
     async def broken() -> None:
-        raise RuntimeError("nobody asks for it")
+        raise RuntimeError("never retrieved")
 
     dropped: list[str] = []
     tasks = [asyncio.create_task(each) for each in (stubborn(dropped), broken(), asyncio.sleep(0))]

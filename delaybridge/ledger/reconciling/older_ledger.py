@@ -63,8 +63,8 @@ class OlderLedger:
         """
         known = await self._store.run_one(older_ledger.read_past(self._namespace))
         await self._compare(known.told_ms)
-        # Rows are ended once a loss: what Redis loses after that is restored. The promoter and the
-        # reconciler ask at the same time.
+        # The promoter and the reconciler ask at the same time. Rows are ended once per loss: what
+        # Redis loses after that is restored.
         async with self._turns.setdefault(session.bucket.number, asyncio.Lock()):
             return await self._end_rows(session.bucket)
 

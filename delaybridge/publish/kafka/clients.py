@@ -16,8 +16,8 @@ from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.publish.kafka.topic import TopicState
 
 LINGER_MS = 5
-# A piece is one batch, or its end may be written though its beginning is refused: longer than the
-# thread that hands it over is interrupted, as a rule. A thousand records wait for it.
+# Long enough to keep a piece in one batch even if the thread that hands it over is interrupted. If
+# librdkafka splits a piece, the broker may refuse the first part and write the second.
 PIECE_LINGER_MS = 25
 
 

@@ -124,7 +124,7 @@ class Quota:
     @contextmanager
     def under_way(self, *, is_look: bool = False) -> Iterator[int]:
         """From before messages are counted until their call is answered: a look that begins in
-        between may not see them, so it keeps what the oldest call under way has counted."""
+        between may not see them. is_look: keep what calls already under way have counted."""
         own, begin = object(), self._forgotten + len(self._meanwhile)
         if is_look:
             begin = min(self._open.values(), default=begin)

@@ -37,7 +37,7 @@ def lost_if_closed() -> Iterator[None]:
 
 @contextmanager
 def cancels_told() -> Iterator[None]:
-    """A task that is cancelled within redis-py's code is cancelled, at the end of it at the latest.
+    """Raise CancelledError at the end of the block if the task was cancelled within it.
 
     redis-py sends with Python 3.11's `wait_for`, which drops a cancellation that arrives in the
     moment it completes (python/cpython#81839).
