@@ -64,7 +64,6 @@ bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the f
 
 pages: $(VENV)/.test servers ## write again what is generated of docs/ and config/
 	$(BIN)/python -m tools.sample > sample.new && mv sample.new config/delaybridge.toml
-	$(BIN)/python -m tools.reference > cli.new && mv cli.new docs/cli.md
 	$(BIN)/python -m tools.rooms
 	$(BIN)/python -m tools.states
 	$(BIN)/python -m tools.troubles

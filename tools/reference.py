@@ -1,4 +1,4 @@
-"""docs/cli.md, made of every --help: `python -m tools.reference > docs/cli.md`."""
+"""The page of every command, which the site has, made of every --help."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from delaybridge.operate.terminal.grammar import HELP_NAMES
 
 _WIDTH = 88
 _HEAD = """\
-# The command line
+# Commands
 
-Generated from `--help`: `python -m tools.reference > docs/cli.md`. A test compares them.
+Every command with its options, as `--help` prints them.
 
 | exit code | means |
 |---|---|

@@ -15,6 +15,7 @@ import delaybridge
 from delaybridge import AsyncClient, Client
 from delaybridge.client.surface import TABLE
 from tests.chaos.cells import CELLS
+from tools.reference import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -63,7 +64,7 @@ def test_the_first_pages_are_short(page: str, most: int) -> None:
 
 
 def test_the_pages_name_options_that_exist() -> None:
-    options = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text()))
+    options = set(re.findall(r"--[a-z][a-z-]+", reference()))
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for call in re.findall(r"\bdelaybridge .*", page.read_text()):
             unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", call)) - options

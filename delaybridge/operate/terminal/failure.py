@@ -22,7 +22,7 @@ _FLAG_OF_FIELD = {
 
 
 class Exit(IntEnum):
-    """The exit codes; `--help` and docs/cli.md list them with their meaning."""
+    """The exit codes; `delaybridge --help` lists them with their meaning."""
 
     means: str
 
