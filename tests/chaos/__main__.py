@@ -1,7 +1,7 @@
 """Run cells: `python -m tests.chaos [CELL ...]`; all of them without a name.
 
 mutations [NAME ...]: make each mistake in turn, and see that a cell turns red.
---seconds S: how long the load lasts. The outcomes are kept, docs/faults.md is written again, and
+--seconds S: how long the load lasts. The outcomes are kept, RESULTS.md is written again, and
 each cell's history is a page in tests/chaos/history.
 """
 

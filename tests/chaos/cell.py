@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """fault and expects are sentences of docs/faults.md. run: does it, while the load runs.
+    """fault and expects are sentences of RESULTS.md. run: does it, while the load runs.
 
     duplicates: the most that may be delivered twice. back_off_ms: how long a message may wait after
     the end of the fault in addition to a lease. not_run: why there is nothing to run.

@@ -33,90 +33,74 @@ class Loss(NamedTuple):
 _UNDONE = frozenset({"I3", "I4"})  # a cancel or a reschedule
 _TWICE = frozenset({"I11"})
 ALONE = {
-    "due": Loss(MENDED, "the delayed messages are found, and wait for their time again"),
+    "due": Loss(MENDED, "found, and wait for their time again"),
     "messages": Loss(
         TOLD,
-        "the bodies are lost: each message that waited is found and put into the dead set "
-        "(`payload_missing`); what is on its way to a broker still arrives",
-        kept="mended: all come. What a worker had claimed goes out all the same, also if "
-        "`cancelled` or `rescheduled` is answered meanwhile, and may come twice",
+        "what waited is put into the dead set (`payload_missing`); what is on its way to a broker "
+        "still arrives",
+        kept="mended. What a worker had claimed goes out although `cancelled` or `rescheduled` is "
+        "answered, and may come twice",
         kept_excused=_UNDONE | _TWICE,
     ),
-    "mirror": Loss(
-        MENDED, "what was in flight is found and sent again: it may come twice, as after a crash"
-    ),
+    "mirror": Loss(MENDED, "what was in flight may come twice"),
     "attempts": Loss(
         UNKNOWN,
-        "messages that failed get all their attempts again, counted from the time of their "
-        "back-off; `cancelled` may be answered for one that has arrived; receipts of pull topics "
-        "are refused, and those messages come again",
+        "failed messages get all attempts again, counted from their back-off; `cancelled` may be "
+        "answered for one that arrived; receipts of pull topics are refused, those messages come "
+        "again",
         _UNDONE,
     ),
-    "parked": Loss(MENDED, "the parked messages are found, and parked again if need be"),
+    "parked": Loss(MENDED, "found, and parked again if need be"),
     "dead": Loss(
         MENDED,
-        "the dead messages are found by their reasons, and are dead again, as if they were buried "
-        "now; those without a body are gone",
+        "found by their reasons, as if buried now; those without a body are gone",
         kept="the same, also those without a body",
     ),
     "dead_reason": Loss(
         TOLD,
-        "the dead messages stay; as their reason stands `unknown: its reason was lost`",
+        "as their reason stands `unknown: its reason was lost`",
         kept="the same; those whose body is lost, too, have their reason",
     ),
-    "lease": Loss(MENDED, "as after a crash: what was in flight may come twice"),
+    "lease": Loss(MENDED, "what was in flight may come twice"),
     "marks": Loss(
         TOLD,
-        "the bucket waits until an operator runs the command that `doctor` shows. What was in "
-        "flight may come twice, and `cancelled` be answered meanwhile for a message that was sent; "
-        "counts of what was scheduled and mended begin again at 0",
+        "the bucket waits for the command that `doctor` shows. What was in flight may come twice, "
+        "`cancelled` be answered for a message that was sent; counters begin at 0",
         _UNDONE,
-        kept="mended: its worker sets the counter again itself, and compares the bucket; the rest "
-        "is the same",
+        kept="mended by its worker; the rest is the same",
         kept_excused=_UNDONE | _TWICE,
     ),
     "revoked": Loss(
         UNKNOWN,
-        "what was cancelled or rescheduled in the last two seconds before it was due may come "
-        "all the same, at its old time",
+        "what was cancelled or rescheduled in its last two seconds may come at its old time",
         _UNDONE,
     ),
-    "calls": Loss(
-        UNKNOWN, "a call that is sent again because its answer was lost may take effect twice"
-    ),
+    "calls": Loss(UNKNOWN, "a call that is sent again may take effect twice"),
     "sources": Loss(
         UNKNOWN,
-        "Kafka records that are read again, and requests repeated under an `Idempotency-Key`, may "
-        "come again once they were delivered; plans of recurring messages begin again",
+        "Kafka records read again, and requests repeated under an `Idempotency-Key`, may come "
+        "again once delivered; plans of recurring messages begin again",
     ),
-    "ready": Loss(MENDED, "the messages of pull topics are offered again, within an hour"),
+    "ready": Loss(MENDED, "pull topics offer them again, within an hour"),
     "delivered": Loss(UNKNOWN, "an id that is scheduled again within the window comes again"),
     "gone": Loss(
         MENDED,
-        "there is none",
-        kept="mended: what left in the last second, and was not told yet, is restored, and comes "
-        "twice",
+        "there is no such key",
+        kept="what left in the last second, and was not told yet, comes twice",
         kept_excused=_TWICE,
     ),
 }  # fmt: skip
 """Of each key of a bucket."""
 _GONE, _NONE = frozenset({"I1"}), frozenset[str]()
-_RESTORED = "mended: they come back, if nothing contradicts another key within `ledger.reconcile_s`"
+_RESTORED = "mended, if nothing contradicts another key within `ledger.reconcile_s`"
 TOGETHER = {
-    ("due", "messages"): Loss(
-        UNKNOWN, "the delayed messages are gone without a trace", _GONE, _RESTORED, _NONE
-    ),
+    ("due", "messages"): Loss(UNKNOWN, "gone without a trace", _GONE, _RESTORED, _NONE),
     ("messages", "mirror"): Loss(
-        UNKNOWN, "of what was in flight, what its worker has not sent yet is gone", _GONE,
-        _RESTORED, _NONE,
+        UNKNOWN, "what its worker has not sent yet is gone", _GONE, _RESTORED, _NONE
     ),
-    ("messages", "parked"): Loss(
-        UNKNOWN, "the parked messages are gone without a trace", _GONE, _RESTORED, _NONE
-    ),
-    ("dead", "messages"): Loss(UNKNOWN, "the dead messages are gone", _GONE, _RESTORED, _NONE),
-    ("dead", "dead_reason"): Loss(
-        UNKNOWN, "the dead messages count as delayed: they are tried again, and may arrive"
-    ),
+    ("messages", "parked"): Loss(UNKNOWN, "gone without a trace", _GONE, _RESTORED, _NONE),
+    ("dead", "messages"): Loss(UNKNOWN, "gone", _GONE, _RESTORED, _NONE),
+    ("dead", "dead_reason"): Loss(UNKNOWN, "the dead are tried again, and may arrive"),
     ("lease", "marks"): Loss(
         TOLD,
         "the next owner counts from 1; if something was in flight, `doctor` shows the command",
@@ -141,15 +125,12 @@ def excused(lost: Collection[str], *, ledger: bool) -> frozenset[str]:
 
 def table() -> str:
     """The table, for docs/faults.md."""
-    lines = ["| lost | without a ledger | | with a ledger |", "|---|---|---|---|"]
+    lines = ["| lost | without a ledger | with a ledger |", "|---|---|---|"]
     rows = [(f"`{key}`", row) for key, row in ALONE.items()]
-    rows += [(f"`{pair[0]}` and `{pair[1]}`", row) for pair, row in TOGETHER.items()]
+    rows += [(f"`{pair[0]}`, `{pair[1]}`", row) for pair, row in TOGETHER.items()]
     lines += [
-        f"| {lost} | {row.verdict} | {row.what} | {row.kept or 'the same'} |" for lost, row in rows
+        f"| {lost} | **{row.verdict}**: {row.what} | {row.kept or 'the same'} |"
+        for lost, row in rows
     ]
-    return "\n".join([
-        *lines,
-        "| every other pair | | what is said of each of the two | the same |",
-        "| a random half, or half of the entries of each | | what is said of each of its keys and "
-        "pairs | the same |",
-    ])  # fmt: skip
+    lines.append("| other pairs, halves | as each of them | the same |")
+    return "\n".join(lines)

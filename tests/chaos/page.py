@@ -1,4 +1,4 @@
-"""docs/faults.md: the tables of the last runs, kept in results.json.
+"""RESULTS.md, every cell and its last run as kept in results.json; and a table of docs/faults.md.
 
 python -m tests.chaos.page
 """
@@ -19,8 +19,46 @@ from tests.servers.folders import cache_folder, locked
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "faults.md"
+RESULTS = Path(__file__).with_name("RESULTS.md")
 KEPT = Path(__file__).with_name("results.json")
-SECTION = "<!-- {0}: written by tests/chaos/page.py -->\n{1}\n<!-- end of {0} -->"
+BEGIN, END = "<!-- lost: written by tests/chaos/page.py -->\n", "<!-- end of lost -->"
+TEXT = """\
+# Every fault that is tried, and its last run
+
+Written by `python -m tests.chaos.page` from the cells and `results.json`. [What the faults
+cost](../../docs/faults.md) is the page to read. A producer schedules, cancels and reschedules 150
+messages a second meanwhile. Cells in bold are tests of `make test-all`. A cell that was not run is
+never counted as passed.
+
+## What must hold
+
+As in Jepsen, a call without an answer has an unknown outcome. "Soon" in I9 means a lease, the
+longest back-off and 5 s for two busy cores.
+
+{invariants}
+
+## What is done, and what is expected
+
+{tried}
+
+F75 does each row of the [lost keys](../../docs/faults.md#a-bucket-that-lost-a-key) to a bucket,
+F75b each pair, F75c random halves; F75-ledger, F75b-ledger, F75c-ledger the same with a ledger,
+F75d-ledger takes every other entry of each key.
+
+## The last run of each cell
+
+`+` holds, **x** does not, `o` cannot hold (the list above says why), empty: not looked at in this
+cell. Counts are messages; "lost" is what was accepted and never came, where a cell says that this
+may be; "twice" counts further deliveries.
+
+{cells}
+
+## Would the suite notice?
+
+Each of these mistakes is made on purpose, in the processes of a cell. The cell must turn red.
+
+{mutations}
+"""
 
 
 def read() -> dict[str, Any]:
@@ -87,24 +125,24 @@ def invariants_table() -> str:
     return "\n".join(f"- **{name}** {what}" for name, what in INVARIANTS.items())
 
 
+def written() -> dict[Path, str]:
+    """The text that each of the two pages must have."""
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise LookupError(f"{PAGE} has no section for lost keys")
+    results = TEXT.format(
+        invariants=invariants_table(),
+        tried=what_is_tried(),
+        cells=cells_table(),
+        mutations=mutations_table(),
+    )
+    return {PAGE: f"{before}{begin}{lost_keys.table()}\n{end}{after}", RESULTS: results}
+
+
 def write() -> None:
-    """Put the tables into the page, between their marks."""
-    text = PAGE.read_text()
-    sections = {
-        "invariants": invariants_table(),
-        "tried": what_is_tried(),
-        "lost": lost_keys.table(),
-        "cells": cells_table(),
-        "mutations": mutations_table(),
-    }
-    for name, table in sections.items():
-        begin, end = SECTION.format(name, "\0").split("\n\0\n")
-        before, found, rest = text.partition(begin)
-        _, closing, after = rest.partition(end)
-        if not found or not closing:
-            raise LookupError(f"docs/faults.md has no section {name}")
-        text = f"{before}{SECTION.format(name, table)}{after}"
-    PAGE.write_text(text)
+    for path, text in written().items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The cells that run in a short form; `make chaos` runs all of them. See docs/faults.md."""
+"""The cells that run in a short form; `make chaos` runs all of them. See RESULTS.md."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 import delaybridge
 from delaybridge import AsyncClient, Client
 from delaybridge.client.surface import TABLE
+from tests.chaos import page as faults
 from tests.chaos.cells import CELLS
 from tools.reference import reference
 
@@ -49,6 +50,11 @@ def test_every_link_leads_to_a_file_and_a_title(page: Path) -> None:
         assert target.exists(), f"{page.name}: {path}"
         if anchor:
             assert anchor in anchors(target), f"{page.name}: {path}#{anchor}"
+
+
+def test_the_tables_of_the_faults_are_those_of_the_last_run() -> None:
+    for path, text in faults.written().items():
+        assert path.read_text() == text, "python -m tests.chaos.page"
 
 
 def test_the_index_has_every_page_once() -> None:
