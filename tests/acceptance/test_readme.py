@@ -29,16 +29,18 @@ def user(tmp_path: Path, redis_url: str, rabbitmq_url: str) -> Iterator[NewUser]
 
 
 def test_each_block_of_the_readme_runs_when_it_is_pasted_alone(user: NewUser) -> None:
-    worker, consumer, call, client = map(user.here, blocks("README.md", "sh"))
+    demo, worker, consumer, client = map(user.here, blocks("README.md", "sh"))
     assert (ROOT / "README.md").read_text().count("```") == 2 * 4
+    assert demo == "pip install 'delaybridge[demo]' && delaybridge demo\n"  # run by its own tests
     user.start("worker", worker, "sh")
     until((user.folder / "delaybridge.toml").exists, "the settings are written")
+    listed = user.here("delaybridge worker ls --json")
+    until(lambda: user.run(listed, "sh") not in ("", "[]\n"), "the worker runs", interval_s=0.2)
     for command in commands():  # before any message: none may need what another one leaves
         user.run(user.here(command), "sh")
     user.start("consumer", consumer, "sh")
     began_s = time.time()
-    assert user.run(call, "sh") == "created\n"
-    assert user.run(client, "sh") == "cancelled\n"
+    assert user.run(client, "sh") == "created\nrescheduled\ncancelled\n"
     # A message that is due before its queue exists is tried again.
     user.wait_printed("consumer", "order 42 is due")
     assert "warning" not in user.printed("worker")
@@ -46,12 +48,8 @@ def test_each_block_of_the_readme_runs_when_it_is_pasted_alone(user: NewUser) ->
 
 
 def commands() -> list[str]:
-    """The README's other commands: in its text, and in the block that steers."""
+    """The commands in the README's text that change something."""
     text = (ROOT / "README.md").read_text()
-    # A shell may take them for arguments: zsh does, when they are pasted.
-    assert not re.findall(r"^    (?:delaybridge|pip) .* #", text, re.MULTILINE)
-    inline = re.findall(r"`(delaybridge schedule [^`]*)`", text)
-    steering = re.findall(r"^    (delaybridge .*)$", text, re.MULTILINE)
-    assert len(inline) == 1
-    assert len(steering) == 2
-    return steering + inline
+    found = re.findall(r"`(delaybridge (?:schedule|destination|recurring) [^`]*)`", text)
+    assert len(found) == 3
+    return found
