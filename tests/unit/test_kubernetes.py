@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from delaybridge import __version__
 from delaybridge.operate.cli import main as cli
 from delaybridge.serve.api.operations import health, numbers
 from delaybridge.settings.settings import Settings
@@ -241,9 +242,9 @@ def test_the_page_has_every_value_with_its_default_and_what_it_is_for() -> None:
     assert table() in PAGE.read_text(), "python -m tools.values"
 
 
-def test_the_chart_is_of_this_version() -> None:
+def test_the_chart_and_the_images_are_of_this_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = (ROOT / "pyproject.toml").read_text()
-    assert f'\nversion = "{chart["appVersion"]}"\n' in project
+    assert chart["version"] == chart["appVersion"] == __version__
     images = {container(name)["image"] for name in PODS}
-    assert images == {f"delaybridge:{chart['appVersion']}"}
+    assert images == {f"delaybridge:{__version__}"}
+    assert f"image: delaybridge:{__version__}\n" in (ROOT / "docker-compose.yml").read_text()
