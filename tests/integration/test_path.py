@@ -33,8 +33,7 @@ def test_the_way_of_a_message_is_short(life: Life) -> None:
 
 
 def test_every_file_that_a_message_runs_through_is_named(life: Life) -> None:
-    rows = re.findall(r"^\| `(.*?\.py)` \|", "".join(LIST.findall(TEXT)), re.MULTILINE)
-    assert rows == life.whole.files()
+    assert re.findall(r"`(.*?\.py)`", "".join(LIST.findall(TEXT))) == life.whole.files()
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))

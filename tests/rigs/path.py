@@ -12,11 +12,11 @@ docs/internals.md.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 import socket
 import sys
+import textwrap
 import threading
 import uuid
 from collections import Counter
@@ -231,14 +231,10 @@ def table(life: Life) -> Iterator[str]:
         yield f"{name}: {len(way.files())} files, {total} lines, {changes} changes of file"
 
 
-def described(files: Sequence[str]) -> Iterator[str]:
-    """The rows of the page: each file, and the first sentence of its docstring."""
-    yield "\n| file | its part |\n|---|---|"
-    for file in files:
-        text = ast.get_docstring(ast.parse((PACKAGE / file).read_text())) or ""
-        first = re.split(r"(?<=\.)\s|\n\n", text, maxsplit=1)[0].rstrip(".")
-        yield f"| `{file}` | {' '.join(first.split()).replace('|', '/')} |"
-    yield "\n"
+def described(files: Sequence[str]) -> str:
+    """The list for the page, wrapped."""
+    named = ", ".join(f"`{file}`" for file in files)
+    return "\n" + textwrap.fill(named, 120, break_on_hyphens=False) + "\n\n"
 
 
 def main(words: Sequence[str]) -> None:
@@ -249,7 +245,7 @@ def main(words: Sequence[str]) -> None:
         life = measure(server.url, broker.url)
     sys.stdout.write("\n".join(table(life)) + "\n")
     if "--write" in words:
-        text = "\n".join(described(life.whole.files()))
+        text = described(life.whole.files())
         PAGE.write_text(LIST.sub(lambda _: text, PAGE.read_text()))
 
 
