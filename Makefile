@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers kubernetes luacheck lock images clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages site check lint unit format servers kubernetes luacheck lock images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -70,6 +70,9 @@ pages: $(VENV)/.test servers ## write again what is generated of docs/ and confi
 	$(BIN)/python -m tools.values
 	$(BIN)/python -m tests.rigs.path --write
 
+site: $(VENV)/.test ## the documentation as a site: site/index.html, with no broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 check: lint unit ## lint and unit tests
 
 lint: $(VENV)/.test luacheck ## lint, format, types, Lua
@@ -101,7 +104,7 @@ lock: $(VENV)/.test ## the packages of the image, with their hashes: requirement
 		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 clean: ## remove what make made (not the servers' cache)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
 images: $(VENV)/.test ## the newest digests of the images' tags, in Dockerfile and docker-compose.yml
 	$(BIN)/python -m tools.images

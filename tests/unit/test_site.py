@@ -1,0 +1,50 @@
+"""The documentation as a site: every page is listed, no link is broken, all is on one host."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest.mock import Mock
+
+from tests.rigs.fleet import ROOT
+from tests.rigs.site_build import build
+from tools import site
+
+MOST_PAGES = 48
+FETCHED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?(https?:[^\"> ]+)"
+)
+FETCHED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?(https?:[^\"')]+)")
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_another_host(
+    tmp_path: Path,
+) -> None:
+    built = build(tmp_path)
+    assert built.returncode == 0, built.stderr
+    pages = {page.name: page.read_text() for page in tmp_path.glob("*.html")}
+    listed = [page for pages in site.groups().values() for page in pages.values()]
+    wanted = {page.removesuffix(".md") + ".html" for page in listed} | {"index.html", "404.html"}
+    assert pages.keys() == wanted
+    assert {name: found for name, text in pages.items() if (found := FETCHED.findall(text))} == {}
+    styles = [path.read_text() for path in tmp_path.rglob("*.css")]
+    assert styles
+    assert [found for text in styles for found in FETCHED_BY_STYLE.findall(text)] == []
+
+
+def test_the_index_lists_what_the_site_has_in_groups() -> None:
+    groups = site.groups()
+    assert [*groups] == ["Tutorials", "How-to guides", "Reference", "Explanation"]
+    pages = [page for pages in groups.values() for page in pages.values()]
+    own = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(pages) == sorted({*own, *site.GENERATED})
+    assert len(pages) + 1 <= MOST_PAGES
+
+
+def test_the_help_of_a_command_is_a_link_and_a_file_elsewhere_one_to_the_repository() -> None:
+    page, config = Mock(**{"file.src_uri": "a.md"}), Mock(repo_url="https://host/repo")
+    text = "`delaybridge message ls --help`, [settings](../config/delaybridge.toml), [b](b.md#c)"
+    assert site.on_page_markdown(text, page, config, Mock()) == (
+        "[`delaybridge message ls --help`](cli.md#delaybridge-message-ls), "
+        "[settings](https://host/repo/blob/main/config/delaybridge.toml), [b](b.md#c)"
+    )
