@@ -32,10 +32,8 @@ HARMLESS = re.compile(  # it writes nothing, only counts what was done, or `sche
     r"'(?:ZADD', KEYS\[1\], 'XX', 0|ZMSCORE', KEYS\[1\]), ARGV\[1\]\))"
 )
 CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
-WHOLE = re.compile(r"redis\.call\('(RENAME|UNLINK)', ([^)]*)\)")  # all its operands are keys
 KEYLESS = {"TIME", "PUBLISH", "SPUBLISH"}
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
-WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
 EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8}
 
 
@@ -182,30 +180,3 @@ def test_a_key_stands_literally_where_a_command_takes_it(verb: str) -> None:
 def test_no_script_has_a_first_line_that_redis_62_cannot_read(verb: str) -> None:
     # `#!lua` would also make a full Redis refuse the scripts that drain it.
     assert not FILES[verb].read_text().startswith("#!")
-
-
-def test_the_page_of_keys_says_which_scripts_write_each_key() -> None:
-    page = {}
-    for key, writers in re.findall(r"^\| `(\w+)` \|.*\| ([\w, ]*) \|$", KEYS_PAGE, re.M):
-        page[key] = sorted(writers.replace(" ", "").split(",")) if writers else []
-    written = {key: [] for key in page}
-    for verb in VERBS:
-        for key in sorted(_written(verb)):
-            written[key].append(verb)
-    assert page == written
-
-
-def _written(verb: str) -> set[str]:
-    """Keys whose content a script may change; renewing a time to live does not count."""
-    names = SCRIPT_KEYS[verb]
-    calls = CALL.findall(code(verb).replace(STORES, STORES.replace("pcall", "call")))
-    found = {
-        names[number - 1]
-        for command, operand in calls
-        if command in WRITING
-        for number in key_numbers(operand)
-    }
-    for _, operands in WHOLE.findall(code(verb)):
-        found |= {names[n - 1] for each in operands.split(", ") for n in key_numbers(each)}
-    channel = "offers" if verb == "offer" else "wake"
-    return found | ({channel} if any(command == "PUBLISH" for command, _ in calls) else set())
