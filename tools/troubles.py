@@ -62,9 +62,8 @@ def _section(of: ListedTrouble) -> str:
     if of.words:
         lines[-1] += "  "
         lines.append(f"**In the log and in errors:** {', '.join(f'`{w}`' for w in of.words)}")
-    commands = [each.partition(": ")[::2] for each in of.remedy]
-    for words, command in commands:
-        lines += ["", f"{words}:", "", f"    {command}"]
+    lines += [""] + [f"- {words}: `{command}`" for words, _, command in
+                     (each.partition(": ") for each in of.remedy)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

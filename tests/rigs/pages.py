@@ -1,10 +1,131 @@
-"""The programs in the pages of docs/, which tests run as they stand there."""
+"""The code in the pages of docs/, which tests run as it stands there, and which test runs what."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tests.rigs.fleet import ROOT
+
+PAGES = [
+    *("README.md", "CONTRIBUTING.md"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+SHOWN = {"text"}  # output, or a drawing
+READ = {"ini", "json", "toml", "yaml"}  # parsed
+# Every other language runs. `sh`, `console` and `python` do so in tests/acceptance/test_pages.py,
+# page by page, but for those that a test runs in its own way.
+RUN_BY = {
+    ("README.md", "sh"): "tests/acceptance/test_readme.py",
+    ("docs/celery.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/destinations.md", "python"): "tests/integration/test_publish_http.py",
+    ("docs/effectively-once.md", "python"): "tests/integration/test_dedup.py",
+    ("docs/http.md", "go"): "tests/acceptance/test_http_page.py",
+    ("docs/http.md", "java"): "tests/acceptance/test_http_page.py",
+    ("docs/http.md", "js"): "tests/acceptance/test_http_page.py",
+    ("docs/http.md", "python"): "tests/integration/test_mounted_page.py",
+    ("docs/http.md", "sh"): "tests/acceptance/test_http_page.py",
+    ("docs/intercept.md", "python"): "tests/rigs/site.py",
+    ("docs/leaving-the-plugin.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/outbox.md", "python"): "tests/integration/test_outbox.py",
+    ("docs/python.md", "python"): "tests/acceptance/test_recipes.py",
+    **{
+        (f"docs/{page}.md", language): "tests/acceptance/test_recipe_pages.py"
+        for page, languages in {
+            "recipes-frameworks": "go java js python sh",
+            "recipes-patterns": "python sh",
+        }.items()
+        for language in languages.split()
+    },
+    ("docs/recipes.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/recipes.md", "sh"): "tests/acceptance/test_recipes.py",
+    ("docs/testing.md", "python"): "tests/integration/test_testing.py",
+    ("docs/tracing.md", "python"): "tests/integration/test_tracing_processes.py",
+}
+# What no test runs, and why.
+NOT_RUN = {
+    ("CONTRIBUTING.md", "python"): "two functions of the package, in part",
+    **{
+        (
+            "docs/leaving-the-plugin.md",
+            language,
+        ): "a declaration; programs of tests/clients are whole"
+        for language in ("csharp", "hcl", "java")
+    },
+    ("docs/http.md", "nginx"): "no nginx is installed; its lines are those of nginx's manual",
+}
+_BLOCK = re.compile(
+    r"^(?P<margin> *)```(?P<language>[\w-]*)\n(?P<code>.*?)^(?P=margin)```$",
+    re.DOTALL | re.MULTILINE,
+)
+_INDENTED = re.compile(r"\n\n((?: {4}.*\n|\n)* {4}.*\n)")
+_ENDS = "();<>|&\n"  # of a command
+_HERE = re.compile(r"(<<-?'?(\w+)'?.*?\n).*?^\2$", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"(?<!\S)#.*$", re.MULTILINE)
+_SET = re.compile(r"[A-Z_]+=")  # a variable of one command
+_FILE = re.compile(r"`([\w.-]+\.\w+)`[^`\n]*:\n\n$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page. file: the name that the line above gives it, if it does."""
+
+    page: str
+    language: str
+    code: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        first = self.code.strip().partition("\n")[0]
+        return f"{self.page} [{self.language}] {first[:60]}"
+
+
+def every_block(page: str) -> list[Block]:
+    """The fenced blocks of a page, from top to bottom."""
+    text = (ROOT / page).read_text()
+    return [
+        Block(page, found["language"], _without(found["margin"], found["code"]), _name(text, found))
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def _without(margin: str, code: str) -> str:
+    return re.sub(rf"^{margin}", "", code, flags=re.MULTILINE)
+
+
+def _name(text: str, block: re.Match[str]) -> str:
+    found = _FILE.search(text, 0, block.start())
+    return found[1] if found else ""
+
+
+def indented(page: str) -> list[str]:
+    """The blocks of a page that are only indented, which the rule does not see."""
+    text = _BLOCK.sub("", (ROOT / page).read_text())
+    return [
+        found[1]
+        for found in _INDENTED.finditer(text)
+        if not re.search(r"^(?:\d+\.|[-*]) .*(?:\n {2,}.*)*\n*$", text[: found.start()])
+    ]
+
+
+def calls(code: str) -> Iterator[list[str]]:
+    """The arguments of each call of `delaybridge` in a shell's code."""
+    plain = _COMMENT.sub("", _HERE.sub(r"\1", code.replace("\\\n", " ")))
+    lexer = shlex.shlex(plain, posix=True, punctuation_chars=_ENDS)
+    lexer.commenters = ""
+    lexer.whitespace, lexer.whitespace_split = " \t", True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if not set(word) <= set(_ENDS):
+            words.append(word)
+            continue
+        while words and (words[0] in ("$", "exec") or _SET.match(words[0])):
+            words = words[1:]
+        if words[:1] == ["delaybridge"]:
+            yield words[1:]
+        words = []
 
 
 def program(page: str, title: str, changes: dict[str, str]) -> str:
