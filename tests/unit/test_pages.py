@@ -32,9 +32,7 @@ def test_each_block_is_run_by_a_test_or_says_that_it_is_output() -> None:
         )
 
 
-def test_the_table_of_tests_names_blocks_and_tests_that_exist() -> None:
-    found = {(block.page, block.language) for block in BLOCKS}
-    assert {*RUN_BY, *NOT_RUN} - found == set()
+def test_the_table_of_tests_names_tests_that_exist_and_name_the_page() -> None:
     for (page, _), test in RUN_BY.items():
         assert page.rpartition("/")[2] in (ROOT / test).read_text(), f"{test}: {page}"
 
