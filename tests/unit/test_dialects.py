@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from delaybridge.errors import ConfigError
 from delaybridge.serve.server.serving import dialect_endpoints
 from delaybridge.settings.settings import Settings
+from tests.rigs.pages import blocks
 
-_MODULE = """
-from delaybridge.serve.dialects.dialect import Dialect
-
-DIALECT = Dialect(lambda text: {"error": text})
-
-@DIALECT("POST /put", "Store a job", body=bytes)
-async def put(call):
-    return {"ok": True}
-"""
-_ENTRY = "[delaybridge.dialects]\nother = other_dialect:DIALECT\n"
+(MODULE,) = blocks("docs/http.md", title="A dialect of your own")
+ENTRY = "[delaybridge.dialects]\nother = other_dialect:DIALECT\n"
 
 
-def test_another_package_adds_a_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_adds_the_dialect_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed = tmp_path / "other_dialect-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: other-dialect\nVersion: 1.0\n"
     )
-    (installed / "entry_points.txt").write_text(_ENTRY)
-    (tmp_path / "other_dialect.py").write_text(_MODULE)
+    (installed / "entry_points.txt").write_text(ENTRY)
+    (tmp_path / "other_dialect.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (put,) = dialect_endpoints(Settings.load(overrides={"serve": {"compat": "other"}}))
+    put, delete = dialect_endpoints(Settings.load(overrides={"serve": {"compat": "other"}}))
     assert (put.method, put.path, put.is_for_tenants) == ("POST", "/put", True)
+    assert (delete.method, delete.path) == ("POST", "/delete")
+
+
+def test_the_dialect_of_the_page_schedules_and_cancels() -> None:
+    space: dict[str, Any] = {}
+    exec(MODULE, space)
+    client, cancel = Mock(schedule=AsyncMock(return_value=Mock(id="7"))), AsyncMock()
+    job = Mock(body=b'{"topic": "a", "body": "b", "delay": "1s"}', client=client)
+    assert asyncio.run(space["put"](job)) == {"ok": True, "id": "7"}
+    client.schedule.assert_awaited_once_with("pull:a", "b", delay="1s")
+    job = Mock(body=b'{"id": "7"}', verb=Mock(return_value=cancel))
+    assert asyncio.run(space["delete"](job)) == {"ok": True}
+    cancel.assert_awaited_once_with("7")
 
 
 def test_a_dialect_that_no_package_has_is_refused() -> None:
