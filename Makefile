@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages site check lint unit format servers kubernetes luacheck lock images clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -97,14 +97,40 @@ kubernetes: $(VENV)/.test ## helm, kustomize, kubeconform and newer engines for 
 luacheck: $(VENV)/.test
 	@command -v luacheck >/dev/null || $(BIN)/python -c "from tests.servers.debian import install; install('lua-check')"
 
-lock: $(VENV)/.test ## the packages of the image, with their hashes: requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra fast --extra http --extra metrics --extra mysql \
-		--extra otel --extra postgres --extra recurring --extra web --python-version 3.12 --universal \
-		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
+# The tools of a release have an environment of their own: exactly these versions, by their hashes.
+RELEASE := .venv-release
+COMPILE = $(RELEASE)/bin/uv pip compile --python-version 3.12 --universal \
+	--generate-hashes --no-header --upgrade --quiet --output-file
+lock: $(RELEASE)/.done ## the newest packages of the image and of the release's tools, with hashes
+	$(COMPILE) requirements.lock pyproject.toml --extra fast --extra http --extra mysql --extra otel \
+		--extra postgres --extra web
+	$(COMPILE) requirements-release.lock --group release
+
+# Two builds of a commit are the same byte for byte: `pytest tests/test_packaging.py` compares them.
+dist: $(RELEASE)/.done ## wheel, sdist, SBOM and their sha256, as a release has them
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(RELEASE)/bin/python -m build --no-isolation
+	$(RELEASE)/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/delaybridge.cdx.json
+	cd dist && sha256sum *
+
+audit: $(RELEASE)/.done ## known vulnerabilities of what the image and the release install
+	$(RELEASE)/bin/pip-audit --disable-pip --require-hashes \
+		--requirement requirements.lock --requirement requirements-release.lock
+
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+workflows: $(RELEASE)/.done ## lint .github/workflows: needs Go
+	go run $(ACTIONLINT)
+	$(RELEASE)/bin/zizmor --offline --pedantic --quiet .github
+
+$(RELEASE)/.done: requirements-release.lock
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		--requirement requirements-release.lock
+	@touch $@
 
 clean: ## remove what make made (not the servers' cache)
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) $(RELEASE) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
 images: $(VENV)/.test ## the newest digests of the images' tags, in Dockerfile and docker-compose.yml
 	$(BIN)/python -m tools.images
@@ -117,7 +143,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.web: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo,recurring,web]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo,web]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml

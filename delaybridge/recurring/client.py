@@ -69,7 +69,6 @@ class RecurringVerbs(Requests):
         Raises:
             MessageError: an argument is wrong, or there are 10,000 definitions.
             MessageConflict: a MessageError: the name has another definition.
-            ConfigError: `cron` needs `pip install "delaybridge[recurring]"`.
         """
         replace = fields.pop("replace", False)
         definition = definition_of(name, destination, body, **fields)

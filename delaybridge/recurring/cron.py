@@ -17,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from delaybridge.errors import ConfigError, MessageError, quoted
+from delaybridge.errors import MessageError, quoted
 
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-NEEDS = 'recurring needs: pip install "delaybridge[recurring]"'
 _CHARS = 200
 _STEP_S = 6 * 3600  # no two changes of a zone's offset are so close together
 _EPOCH = datetime(1970, 1, 1)
@@ -41,7 +40,7 @@ _REMEDIES = {
 
 
 def check_cron(expression: object, now_ms: int) -> str:
-    """The expression with single spaces. MessageError `bad_cron`; ConfigError without cronsim."""
+    """The expression with single spaces. MessageError `bad_cron`."""
     if not isinstance(expression, str) or len(expression) > _CHARS:
         raise _bad(f"got {quoted(expression)}; write 5 fields, as '*/15 9-17 * * MON-FRI'")
     clean = " ".join(expression.split())
@@ -141,10 +140,8 @@ def _matches(expression: str, begin: datetime) -> Iterator[datetime]:
 
 
 def _simulated(expression: str, begin: datetime) -> CronSim:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError:
-        raise ConfigError(NEEDS) from None
+    from cronsim import CronSim, CronSimError
+
     try:
         return CronSim(expression, begin)
     except CronSimError as exc:

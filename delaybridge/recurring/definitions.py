@@ -355,7 +355,7 @@ def recurring_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Re
         try:
             usual = definition.times(now_ms if next_ms is None else now_ms + LEAD_MS)
             usual_ms = next(usual, None)
-        except DelayBridgeError as exc:  # cronsim is not installed here, or the zone is unknown
+        except DelayBridgeError as exc:  # the zone is unknown here
             usual_ms, state, error = None, FAILING, str(exc)
         if next_ms is None:
             next_ms = usual_ms

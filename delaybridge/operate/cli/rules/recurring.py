@@ -51,8 +51,7 @@ def recurring() -> None:
     """Messages sent again and again, by cron expression or interval.
 
     Workers make a message of each run, one run ahead, with the id NAME@DUE, as
-    report@2030-01-31T09:00:00Z; any number of workers make one. --cron needs
-    pip install "delaybridge[recurring]".
+    report@2030-01-31T09:00:00Z; any number of workers make one.
     """
 
 

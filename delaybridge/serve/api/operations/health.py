@@ -14,10 +14,8 @@ from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.stats import Stats
 from delaybridge.serve.http.endpoint import Reply, Routes
-from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site
-from delaybridge.serve.shared.traffic import IS_EXPOSABLE
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.namespace.history_alarm import setbacks_text
 
@@ -57,15 +55,12 @@ async def ready(call: Call) -> Reply:
     return Reply(HealthAnswer(word, shown), status)
 
 
-@routes("GET /metrics", "Show what this process answered", answers={200: None, 501: None})
+@routes("GET /metrics", "Show what this process answered", answers={200: None})
 async def metrics(call: Call) -> Reply:
     """What this process answered, for Prometheus. With several processes, of the one that is asked.
 
     What the namespace holds is at the port of `delaybridge scan`.
     """
-    if not IS_EXPOSABLE:
-        what = 'install it where the server runs: pip install "delaybridge[metrics]"'
-        raise Problem(501, "no_metrics", f"prometheus-client is missing; {what}")
     text, media = call.site.traffic.text()
     return Reply(text, 200, {"Content-Type": media})
 
