@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 import uuid
@@ -20,7 +19,6 @@ from kombu.exceptions import OperationalError
 
 from delaybridge import Client, StoreUnavailable
 from delaybridge.intercept.celery import install
-from tests.rigs.bridge import ROOT
 from tests.rigs.celery_team import APP, Team, Workers
 from tests.rigs.waiting import DEADLINE_S, until
 
@@ -386,15 +384,3 @@ def test_quorum_queues_accept_any_delay_without_celery_s_native_delays(
     assert runs["later"][0] >= sent_s + 1.5
     assert runs["soon"][0] >= sent_s + 0.4
     assert not caplog.records, "Celery does not warn of its own delays"
-
-
-@pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
-def test_the_code_in_the_guide_runs_unchanged(own_team: Team) -> None:
-    guide = (ROOT / "docs" / "celery.md").read_text()
-    (code,) = re.findall(r"```python\n(import os.*?)```", guide, re.DOTALL)
-    own_team.bridge.start_workers(1)
-    run = own_team.run(code)
-    assert (run.returncode, run.stderr) == (0, "")
-    id, state = run.stdout.split()
-    own_team.queue = "orders.tasks"
-    assert (state, own_team.take().headers["id"]) == ("REVOKED", id)

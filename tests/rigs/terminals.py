@@ -16,6 +16,7 @@ from tests.rigs.fleet import ROOT
 from tests.rigs.waiting import DEADLINE_S, until
 
 LOCAL_REDIS, LOCAL_RABBITMQ = "redis://localhost:6379/0", "amqp://guest:guest@localhost/"
+LOCAL_KAFKA = "localhost:9092"
 _PATIENT = "".join(
     f"{name.removeprefix('DELAYBRIDGE_').lower().replace('__', '.')} = {value}\n"
     for name, value in PATIENT_PROCESS.items()
@@ -89,13 +90,17 @@ def _command(code: str, language: str) -> list[str]:
 class NewUser(Terminals):
     """Knows pages that write a `delaybridge.toml`, and has no variable of delaybridge."""
 
-    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
+    def __init__(
+        self, folder: Path, redis_url: str, rabbitmq_url: str, kafka_url: str = ""
+    ) -> None:
         super().__init__(folder, {})
         self.name = f"t_{uuid.uuid4().hex[:12]}"
         self.redis_url, self.rabbitmq_url = redis_url, rabbitmq_url
+        self._kafka = kafka_url.removeprefix("kafka://") or LOCAL_KAFKA
 
     def here(self, text: str) -> str:
         """What a page says, for the servers of this test, and with a name for `orders`."""
         settings = f'namespace = "{self.name}"\n{_PATIENT}redis.url = "'
         text = text.replace('redis.url = "', settings).replace(LOCAL_REDIS, self.redis_url)
+        text = text.replace(LOCAL_KAFKA, self._kafka)
         return text.replace(LOCAL_RABBITMQ, self.rabbitmq_url).replace("orders", self.name)

@@ -1,0 +1,185 @@
+"""Does the tutorials as a reader does: each block in a shell of its own, on real servers.
+
+Only the servers' addresses and names differ: `orders` on a page becomes a unique name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge import Client
+from tests.rigs.bridge import ROOT
+from tests.rigs.pages import blocks
+from tests.rigs.terminals import NewUser
+from tests.rigs.waiting import until
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.rabbitmq import speaks_amqp
+
+RABBITMQ, KAFKA = "docs/tutorial-rabbitmq.md", "docs/tutorial-kafka.md"
+CELERY = "docs/celery.md"
+START_AGAIN = "delaybridge scan --with-ingest"
+
+
+class Reader(NewUser):
+    """A reader of the tutorials, and a client that sees what waits."""
+
+    def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
+        super().__init__(folder, redis_url, brokers["rabbitmq"], brokers.get("kafka", ""))
+        self.client = Client(redis_url, namespace=self.name, brokers=brokers)
+        self._environment["DELAYBRIDGE_INGEST__GROUP"] = f"{self.name}.ingest"
+
+    def blocks(self, page: str) -> list[str]:
+        """The page's commands, but for the installation."""
+        found = [self.here(block) for block in blocks(page, "sh")]
+        assert "pip install delaybridge" in found[0]
+        return found[1:]
+
+    def is_read(self) -> bool:
+        """Whether the worker reads the delay exchange or topic."""
+        ingests = self.client.stats().ingests
+        return [each.state for one in ingests for each in one.sources] == ["reading"]
+
+    def do_without_a_worker(self, number: int, last: str, consumer: str) -> None:
+        """End the worker, do the last step, and start it again: its message was kept."""
+        worker = self._processes[number]
+        os.killpg(worker.pid, signal.SIGINT)
+        assert worker.wait(20) in (0, -signal.SIGINT, 128 + signal.SIGINT)
+        self.start("health", last, "sh")
+        until(lambda: "no worker" in self.printed("health"), "health says what is wrong")
+        until(lambda: self._processes[-1].poll() is not None, "it is scheduled")
+        self.start("again", START_AGAIN, "sh")
+        self.wait_printed(consumer, "late, not lost")
+
+    def check_nothing_waits(self) -> None:
+        """Check that no message is pending or dead: cancelled ones are gone, none was refused."""
+
+        def left() -> tuple[int, ...]:
+            found = self.client.stats()
+            return found.delayed, found.in_flight, found.parked, found.dead
+
+        until(lambda: not any(left()), lambda: f"nothing waits: {left()}", interval_s=0.05)
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, redis_url: str, rabbitmq_url: str, request: Any) -> Iterator[Reader]:
+    brokers = {"rabbitmq": rabbitmq_url}
+    if request.function.__name__.endswith("kafka"):
+        brokers["kafka"] = request.getfixturevalue("real_kafka_url")
+    reader = Reader(tmp_path, redis_url, brokers)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def test_the_tutorial_of_rabbitmq(reader: Reader) -> None:
+    worker, consumer, shell, python, change, program, last = reader.blocks(RABBITMQ)
+    reader.start("worker", worker, "sh")
+    until(reader.is_read, "the worker reads the exchange", interval_s=0.1)
+    reader.start("consumer", consumer, "sh")
+    reader.run(shell, "sh")
+    reader.run(python, "sh")
+    assert reader.run(change, "sh").splitlines()[-1].split() == ["order-44", "cancelled"]
+    reader.run(program, "sh")
+    for text in ("order 42 is due {", '{"order":43} {', "delayed by a header {"):
+        reader.wait_printed("consumer", text)
+    assert "'delaybridge-id': 'order-42'" in reader.printed("consumer")
+    reader.do_without_a_worker(0, last, "consumer")
+    reader.check_nothing_waits()
+    assert "never seen" not in reader.printed("consumer")
+
+
+def test_the_tutorial_of_kafka(reader: Reader) -> None:
+    topics, worker, consumer, shell, program, last = reader.blocks(KAFKA)
+    reader.run(topics, "sh")
+    reader.start("worker", worker, "sh")
+    until(reader.is_read, "the worker reads the topic", interval_s=0.1)
+    reader.start("consumer", consumer, "sh")
+    assert reader.run(shell, "sh").splitlines()[-1].split() == ["order-43", "cancelled"]
+    reader.run(program, "sh")
+    for text in ("b'order 42 is due' {", "b'delayed by a header' {"):
+        reader.wait_printed("consumer", text)
+    reader.do_without_a_worker(0, last, "consumer")
+    reader.check_nothing_waits()
+    assert "never seen" not in reader.printed("consumer")
+
+
+def test_the_tutorial_of_celery(reader: Reader) -> None:
+    worker, celery, call = reader.blocks(CELERY)
+    (reader.folder / "tasks.py").write_text(reader.here(*blocks(CELERY)))
+    reader.start("worker", worker, "sh")
+    until(lambda: reader.client.stats().workers, "the worker runs", interval_s=0.1)
+    reader.start("celery", celery, "sh")
+    reader.wait_printed("celery", "ready.")
+    began_s = time.time()
+    id, state = reader.run(call, "sh").split()
+    assert (len(id), state) == (36, "REVOKED")
+    reader.wait_printed("celery", "Celery reminds Ada")
+    assert time.time() >= began_s + 3
+    reader.check_nothing_waits()
+    assert "Bob" not in reader.printed("celery")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["front", "changed"])
+def test_a_producer_delays_its_message_unchanged_through_the_front_or_changed_as_the_page_says(
+    way: str, reader: Reader
+) -> None:
+    before, after = blocks("docs/leaving-the-plugin.md")
+    reader.start("worker", reader.blocks(RABBITMQ)[0], "sh")
+    until(reader.is_read, "the worker reads the exchange", interval_s=0.1)
+    port = free_port()
+    if way == "front":
+        command = f"delaybridge front --listen {LOOPBACK}:{port} --broker rabbitmq"
+        reader.start("front", command, "sh")
+        until(lambda: speaks_amqp(port), "the front answers")
+    connect = (
+        "import pika\n"
+        f"url = pika.URLParameters({reader.rabbitmq_url!r})\n"
+        f"url.port = {port} if {way == 'front'} else url.port\n"
+        "channel = pika.BlockingConnection(url).channel()\n"
+        "channel.queue_declare('timeouts', durable=True)\n"
+    )
+    receive = (
+        "for method, _, body in channel.consume('timeouts', auto_ack=True):\n"
+        "    print(body.decode(), 'of', method.exchange, flush=True)\n"
+    )
+    code = connect + (before if way == "front" else after) + receive
+    code = code.replace("timeouts", f"{reader.name}.{way}")
+    name = f"{reader.name}-{way}" if way == "front" else reader.name
+    began_s = time.time()
+    reader.start(way, code.replace("orders", name))
+    reader.wait_printed(way, f"order 42 of {name}")
+    assert time.time() >= began_s + 5
+
+
+def test_every_block_of_the_python_page_runs(reader: Reader) -> None:
+    settings = 'cat > delaybridge.toml <<END\nredis.url = "redis://localhost:6379/0"\nEND\n'
+    reader.run(reader.here(f"{settings}chmod 600 delaybridge.toml"), "sh")
+    printed = [
+        reader.run(reader.here(code).replace(
+            f'Client("{reader.redis_url}")', "Client.from_settings()"))
+        for code in blocks("docs/python.md")
+    ]  # fmt: skip
+    assert printed[0].startswith("created")
+    assert printed[-1] == "cancelled\n"
+    reader.check_nothing_waits()
+
+
+def test_a_tutorial_ends_with_what_comes_next() -> None:
+    for page in (RABBITMQ, KAFKA):
+        steps = re.findall(r"^## (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+        assert [step[:2] for step in steps[:-1]] == [f"{n}." for n in range(1, len(steps))]
+        assert steps[-1] == "Next"
