@@ -101,7 +101,7 @@ def reader(
     """A reader who has started a worker as the page says, and the README's consumer."""
     reader = Reader(tmp_path_factory.mktemp("recipes"), redis_url, rabbitmq_url)
     try:
-        consumer = blocks("README.md", "sh")[1]
+        (consumer,) = (block for block in blocks("README.md", "sh") if "consume(" in block)
         reader.start(CONSUMER, reader.here(consumer), "sh")
         reader.start("worker", reader.here(blocks(PAGE, "sh")[0]), "sh")
         until(reader.is_read, "the worker reads the delay exchange", interval_s=0.1)

@@ -19,7 +19,8 @@ READ = {"ini", "json", "toml", "yaml"}  # parsed
 # page by page, but for those that a test runs in its own way.
 RUN_BY = {
     ("README.md", "sh"): "tests/acceptance/test_readme.py",
-    ("docs/celery.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/celery.md", "python"): "tests/acceptance/test_tutorials.py",
+    ("docs/celery.md", "sh"): "tests/acceptance/test_tutorials.py",
     ("docs/destinations.md", "python"): "tests/integration/test_publish_http.py",
     ("docs/effectively-once.md", "python"): "tests/integration/test_dedup.py",
     ("docs/http.md", "go"): "tests/acceptance/test_http_page.py",
@@ -28,20 +29,16 @@ RUN_BY = {
     ("docs/http.md", "python"): "tests/integration/test_mounted_page.py",
     ("docs/http.md", "sh"): "tests/acceptance/test_http_page.py",
     ("docs/intercept.md", "python"): "tests/rigs/site.py",
-    ("docs/leaving-the-plugin.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/leaving-the-plugin.md", "python"): "tests/acceptance/test_tutorials.py",
     ("docs/outbox.md", "python"): "tests/integration/test_outbox.py",
-    ("docs/python.md", "python"): "tests/acceptance/test_recipes.py",
+    ("docs/python.md", "python"): "tests/acceptance/test_tutorials.py",
     **{
-        (f"docs/{page}.md", language): "tests/acceptance/test_recipe_pages.py"
-        for page, languages in {
-            "recipes-frameworks": "go java js python sh",
-            "recipes-patterns": "python sh",
-        }.items()
-        for language in languages.split()
+        ("docs/recipes.md", language): "tests/acceptance/test_recipes.py"
+        for language in ("go", "java", "js", "python", "sh")
     },
-    ("docs/recipes.md", "python"): "tests/acceptance/test_recipes.py",
-    ("docs/recipes.md", "sh"): "tests/acceptance/test_recipes.py",
     ("docs/testing.md", "python"): "tests/integration/test_testing.py",
+    ("docs/tutorial-kafka.md", "sh"): "tests/acceptance/test_tutorials.py",
+    ("docs/tutorial-rabbitmq.md", "sh"): "tests/acceptance/test_tutorials.py",
     ("docs/tracing.md", "python"): "tests/integration/test_tracing_processes.py",
 }
 # What no test runs, and why.
