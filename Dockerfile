@@ -1,13 +1,14 @@
 # One image, every command: `docker run delaybridge scan`, `docker run delaybridge stats`, ...
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md ./
+COPY pyproject.toml requirements.lock requirements-release.lock README.md LICENSE CHANGELOG.md ./
 # Exactly the packages that were tested, by their hashes: `make lock` renews the file.
 RUN pip install --no-cache-dir --prefix=/install --require-hashes -r requirements.lock
+RUN pip install --no-cache-dir --require-hashes -r requirements-release.lock
 COPY delaybridge delaybridge
 COPY lua lua
 COPY config config
-RUN pip install --no-cache-dir --prefix=/install --no-deps .
+RUN pip install --no-cache-dir --prefix=/install --no-deps --no-build-isolation .
 
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 COPY --from=build /install /usr/local

@@ -37,7 +37,7 @@ endif
 
 test-all: lint servers kubernetes ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
 	$(PYTEST) -q --hypothesis-profile=long --timeout=0 -o faulthandler_timeout=0 $(TOGETHER) $(STOREYS)
-	$(MAKE) fuzz protocol chaos chaos-mutations mutants
+	$(MAKE) fuzz protocol chaos chaos-mutations mutants workflows
 
 soak-tests: $(VENV)/.test servers ## `make test` N times, half of them beside a burning neighbour
 	$(BIN)/python -m tests.soak $(N)
@@ -110,12 +110,17 @@ lock: $(RELEASE)/.done ## the newest packages of the image and of the release's 
 dist: $(RELEASE)/.done ## wheel, sdist, SBOM and their sha256, as a release has them
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(RELEASE)/bin/python -m build --no-isolation
-	$(RELEASE)/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+	$(PYTHON) -m venv --clear --without-pip $(RELEASE)-image
+	$(RELEASE)/bin/pip --python $(RELEASE)-image install --quiet --require-hashes --requirement requirements.lock
+	$(RELEASE)/bin/pip --python $(RELEASE)-image install --quiet --no-deps --no-index --find-links dist delaybridge
+	version=$$($(RELEASE)-image/bin/python -c 'import delaybridge; print(delaybridge.__version__)') && \
+		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > $(RELEASE)-image/pyproject.toml
+	$(RELEASE)/bin/cyclonedx-py environment $(RELEASE)-image --pyproject $(RELEASE)-image/pyproject.toml \
 		--output-reproducible --output-file dist/delaybridge.cdx.json
 	cd dist && sha256sum *
 
 audit: $(RELEASE)/.done ## known vulnerabilities of what the image and the release install
-	$(RELEASE)/bin/pip-audit --disable-pip --require-hashes \
+	$(RELEASE)/bin/pip-audit --strict --disable-pip --require-hashes \
 		--requirement requirements.lock --requirement requirements-release.lock
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -130,9 +135,9 @@ $(RELEASE)/.done: requirements-release.lock
 	@touch $@
 
 clean: ## remove what make made (not the servers' cache)
-	rm -rf $(VENV) $(RELEASE) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) $(RELEASE) $(RELEASE)-image .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
-images: $(VENV)/.test ## the newest digests of the images' tags, in Dockerfile and docker-compose.yml
+images: $(VENV)/.test ## the newest digests of the images' tags, where they are named
 	$(BIN)/python -m tools.images
 
 $(VENV)/bin/python:

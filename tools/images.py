@@ -1,4 +1,4 @@
-"""The images that Dockerfile and docker-compose.yml name, by digest: `python -m tools.images`.
+"""The images that Dockerfile, docker-compose.yml and CI name, by digest: `python -m tools.images`.
 
 Asks the registry, by `docker buildx imagetools`, which digest each tag has now, and
 writes it there. With `--check` nothing is written: the exit code is 1 if one is out of date.
@@ -14,7 +14,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FILES = (ROOT / "Dockerfile", ROOT / "docker-compose.yml")
+FILES = tuple(
+    ROOT / name for name in ("Dockerfile", "docker-compose.yml", ".github/workflows/ci.yml")
+)
 # Where an image is used, its name with its tag, and its digest if it has one. Ours is built.
 NAMED = re.compile(
     r"^((?:FROM|\s+image:)\s+)(?!delaybridge:)([\w./-]+:[\w.-]+)(?:@(sha256:[0-9a-f]{64}))?(?=\s|$)",
