@@ -1,4 +1,4 @@
-"""The values of the chart as a table: `python -m tools.values` writes it into docs/deploy.md."""
+"""The values of the chart as a table: `python -m tools.values` writes it into the chart's README."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy" / "helm" / "delaybridge"
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = CHART / "README.md"
 _HEAD = "| value | default | what |\n|---|---|---|\n"
 
 

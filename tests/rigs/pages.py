@@ -51,6 +51,7 @@ NOT_RUN = {
         ): "a declaration; programs of tests/clients are whole"
         for language in ("csharp", "hcl", "java")
     },
+    ("docs/deploy.md", "sh"): "Docker and Kubernetes: test_compose and test_kubernetes read both",
     ("docs/http.md", "nginx"): "no nginx is installed; its lines are those of nginx's manual",
 }
 _BLOCK = re.compile(
