@@ -1,4 +1,4 @@
-"""The values of the chart as a table: `python -m tools.values` writes it into the chart's README."""
+"""The values of the chart as a table: `python -m tools.values` writes the README beside it."""
 
 from __future__ import annotations
 
