@@ -1,4 +1,4 @@
-"""Captures the screen of `delaybridge top` under load, and puts it into docs/top.md.
+"""Captures the screen of `delaybridge top` under load, and puts it into docs/console.md.
 
     python -m tools.screen
 
@@ -17,7 +17,7 @@ from bench.rig import BODY, Bench, open_bench, open_redis
 from delaybridge import Message
 from tests.rigs.tmux import Tmux
 
-PAGE = Path(__file__).parents[1] / "docs" / "top.md"
+PAGE = Path(__file__).parents[1] / "docs" / "console.md"
 SECONDS, PER_SECOND = 75, 400
 # Spans of a delay in seconds, with how often they are drawn.
 DELAYS = {(5, 60): 3, (30, 45): 2, (60, 7200): 5}
@@ -61,9 +61,9 @@ def captured() -> str:
 
 def main() -> None:
     """Replace the screen in the page."""
-    block = "\n".join(f"    {line}".rstrip() for line in captured().rstrip().splitlines())
+    block = "\n".join(line.rstrip() for line in captured().rstrip().splitlines())
     page = re.sub(
-        r"(<!-- screen -->\n\n).*?(\n\n<!-- /screen -->)",
+        r"(<!-- screen -->\n\n```text\n).*?(\n```\n\n<!-- /screen -->)",
         lambda found: f"{found[1]}{block}{found[2]}",
         PAGE.read_text(),
         flags=re.DOTALL,
