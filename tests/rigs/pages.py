@@ -61,7 +61,7 @@ _BLOCK = re.compile(
 _INDENTED = re.compile(r"\n\n((?: {4}.*\n|\n)* {4}.*\n)")
 _ENDS = "();<>|&\n"  # of a command
 _HERE = re.compile(r"(<<-?'?(\w+)'?.*?\n).*?^\2$", re.DOTALL | re.MULTILINE)
-_COMMENT = re.compile(r"(?<!\S)#.*$", re.MULTILINE)
+COMMENT = re.compile(r"(?<!\S)#.*$", re.MULTILINE)
 _SET = re.compile(r"[A-Z_]+=")  # a variable of one command
 _FILE = re.compile(r"`([\w.-]+\.\w+)`[^`\n]*:\n\n$")
 
@@ -110,7 +110,7 @@ def indented(page: str) -> list[str]:
 
 def calls(code: str) -> Iterator[list[str]]:
     """The arguments of each call of `delaybridge` in a shell's code."""
-    plain = _COMMENT.sub("", _HERE.sub(r"\1", code.replace("\\\n", " ")))
+    plain = COMMENT.sub("", _HERE.sub(r"\1", code.replace("\\\n", " ")))
     lexer = shlex.shlex(plain, posix=True, punctuation_chars=_ENDS)
     lexer.commenters = ""
     lexer.whitespace, lexer.whitespace_split = " \t", True

@@ -28,24 +28,24 @@ class Terminals:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self._environment = {
+        self.environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(folder),
             "PYTHONPATH": str(ROOT),
             **environment,
         }
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, log: str, code: str, language: str = "python") -> None:
         """Start it; its output goes to a log, and it is ended with the test."""
         with (self.folder / log).open("wb") as out:
-            self._processes.append(
+            self.processes.append(
                 subprocess.Popen(
                     _command(code, language),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
-                    env=self._environment,
+                    env=self.environment,
                     cwd=self.folder,
                     start_new_session=True,
                 )
@@ -55,7 +55,7 @@ class Terminals:
         """Run it; returns what it prints. It must exit with 0, and print no warning."""
         ended = subprocess.run(
             _command(code, language),
-            env=self._environment,
+            env=self.environment,
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -74,7 +74,7 @@ class Terminals:
 
     def close(self) -> None:
         """End what was started, with all that it started."""
-        for process in self._processes:
+        for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
