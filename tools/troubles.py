@@ -16,9 +16,9 @@ _WIDTH = 96
 _PAGE_HEAD = """\
 # Something is wrong
 
-For whoever is woken up. `delaybridge health` says in one line what is wrong, and exits with 1;
-`delaybridge doctor` says what to do about each. Both name the codes below; alerts, and warnings of
-the log with `--json`, link to them. `{{name}}` in a command stands for what was found.
+For whoever is woken up: look up the code that `delaybridge health`, an alert or a log with `--json`
+names. `delaybridge doctor` says what to do about each. With the **red** ones `health` exits with 1.
+`{name}` in a command stands for what was found.
 
 No trouble loses a message unless its text says so. While Redis or a broker is away, messages wait,
 in order.
@@ -44,7 +44,7 @@ _TITLES = {
 
 def page() -> str:
     """docs/troubleshooting.md: a section for each trouble, the worst first."""
-    parts = [_PAGE_HEAD.format()]
+    parts = [_PAGE_HEAD]
     for severity in SEVERITIES:
         rows = [each for each in listed().values() if each.severity == severity]
         parts.append(f"## {_TITLES[severity]}\n")
@@ -55,16 +55,12 @@ def page() -> str:
 def _section(of: ListedTrouble) -> str:
     anchors = "".join(f'<a id="{word}"></a>' for word in of.words)
     lines = [f"### {of.code}", "", *([anchors, ""] if anchors else [])]
-    if of.says != "{what}":
-        lines += [f"> {of.says}", ""]
-    lines += [f"**When:** {of.when} `health` {'exits with 1' if of.is_red else 'stays green'}.  "]
-    lines += [f"**What it means:** {of.means}  ", f"**Likely cause:** {of.cause}"]
-    if of.words:
-        lines[-1] += "  "
-        lines.append(f"**In the log and in errors:** {', '.join(f'`{w}`' for w in of.words)}")
+    lines += [f"{'**Red.** ' if of.is_red else ''}{of.when} **So:** {of.means}"]
+    lines[-1] += f" **Cause:** {of.cause}" if of.cause else ""
+    lines[-1] += f" **Log:** {', '.join(f'`{word}`' for word in of.words)}" if of.words else ""
     lines += [""] + [f"- {words}: `{command}`" for words, _, command in
                      (each.partition(": ") for each in of.remedy)]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def rules() -> str:

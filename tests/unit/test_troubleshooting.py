@@ -32,7 +32,7 @@ def test_each_row_is_found_somewhere_and_what_is_found_is_a_row() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
 def test_a_row_says_what_it_means(row: ListedTrouble) -> None:
-    for text in (row.when, row.means, row.cause):
+    for text in (row.when, row.means, row.cause or "."):
         assert text.endswith(".")
     assert row.says.strip()
     for remedy in row.remedy:

@@ -33,9 +33,9 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """A thing that can be wrong.
 
     about: what `doctor` calls its subject. says: the sentence, with `{name}` for what is found;
-    `{what}` alone: others make the sentence. when: the threshold. remedy: each `words: command`,
-    a command that works when it is pasted. words: what the log and errors call it. page: of the
-    console; `{place}`: the destination's. is_red: whether `health` exits with 1.
+    `{what}` alone: others make the sentence. when: the threshold. cause: unless it is plain.
+    remedy: each `words: command`, which works when it is pasted. words: what the log and errors
+    call it. page: of the console; `{place}`: the destination's. is_red: whether `health` fails.
     """
 
     code: str = ""
@@ -44,7 +44,7 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     says: str
     when: str
     means: str
-    cause: str
+    cause: str = ""
     words: list[str] = []
     remedy: list[str] = []
     page: str = "store"
