@@ -113,10 +113,9 @@ dist: $(RELEASE)/.done ## wheel, sdist, SBOM and their sha256, as a release has 
 	$(PYTHON) -m venv --clear --without-pip $(RELEASE)-image
 	$(RELEASE)/bin/pip --python $(RELEASE)-image install --quiet --require-hashes --requirement requirements.lock
 	$(RELEASE)/bin/pip --python $(RELEASE)-image install --quiet --no-deps --no-index --find-links dist delaybridge
-	version=$$($(RELEASE)-image/bin/python -c 'import delaybridge; print(delaybridge.__version__)') && \
-		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > $(RELEASE)-image/pyproject.toml
-	$(RELEASE)/bin/cyclonedx-py environment $(RELEASE)-image --pyproject $(RELEASE)-image/pyproject.toml \
+	$(RELEASE)/bin/cyclonedx-py environment $(RELEASE)-image --pyproject pyproject.toml \
 		--output-reproducible --output-file dist/delaybridge.cdx.json
+	$(RELEASE)-image/bin/python -m tools.sbom dist/delaybridge.cdx.json
 	cd dist && sha256sum *
 
 audit: $(RELEASE)/.done ## known vulnerabilities of what the image and the release install

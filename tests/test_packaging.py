@@ -18,6 +18,7 @@ import yaml
 
 from delaybridge import __version__
 from delaybridge.operate.cli import COMMANDS
+from tools.sbom import completed
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS: dict[str, dict[str, Any]] = {
@@ -112,6 +113,21 @@ def ran(venv: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program of that environment, away from this repository."""
     command = [venv / "bin" / "delaybridge", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=venv.parent, check=False)
+
+
+def test_the_sbom_tells_the_version_and_the_console_s_libraries() -> None:
+    root: dict[str, Any] = {"bom-ref": "root", "name": "delaybridge"}
+    bom = completed(
+        {
+            "metadata": {"component": root},
+            "components": [],
+            "dependencies": [{"ref": "root", "dependsOn": ["a"]}],
+        }
+    )
+    assert bom["metadata"]["component"]["purl"] == f"pkg:pypi/delaybridge@{__version__}"
+    added = [component["purl"] for component in bom["components"]]
+    assert [purl.partition("@")[0] for purl in added] == ["pkg:npm/htmx.org", "pkg:npm/uplot"]
+    assert bom["dependencies"][0]["dependsOn"] == ["a", *added]
 
 
 def test_each_python_that_the_package_names_has_a_leg() -> None:
