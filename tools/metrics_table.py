@@ -6,7 +6,7 @@ import click
 
 from delaybridge.operate.metrics.catalog import METRICS, Metric
 
-HEAD = "| name (`delaybridge_` and) | labels | meaning | alert on |\n|---|---|---|---|\n"
+HEAD = "| name (`delaybridge_` and) | meaning |\n|---|---|\n"
 
 
 def table(*kinds: str) -> str:
@@ -16,7 +16,9 @@ def table(*kinds: str) -> str:
 
 
 def _row(name: str, metric: Metric) -> str:
-    return f"| `{name}` | {', '.join(metric.labels)} | {metric.means} | {metric.alert} |\n"
+    labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+    alert = f" **Alert:** {metric.alert}." if metric.alert else ""
+    return f"| `{name}{labels}` | {metric.means}{alert} |\n"
 
 
 if __name__ == "__main__":
