@@ -286,7 +286,7 @@ def test_the_user_of_the_page_needs_no_more_rights(
     user = f"u{namespace.replace('-', '')[:12]}"
     owner.ask(f"CREATE USER {user}")
     for line in page.split("## The ledger's database")[1].split("## ")[0].splitlines():
-        if line.startswith("    GRANT"):
+        if line.startswith("GRANT"):
             owner.ask(line.replace("TO delaybridge;", f"TO {user}"))
     url = postgres_url.replace("delaybridge@", f"{user}@")
     with recording(redis_url, namespace, url) as client:

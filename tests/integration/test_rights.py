@@ -25,7 +25,7 @@ from tests.rigs.waiting import until, until_async
 from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-LINES = dict(re.findall(rf"^    ACL SETUSER ({'|'.join(rights.ROLES)}) (on .*)$", PAGE, re.M))
+LINES = dict(re.findall(rf"^ACL SETUSER ({'|'.join(rights.ROLES)}) (on .*)$", PAGE, re.M))
 NS = "ns.1"
 
 

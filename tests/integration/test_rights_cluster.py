@@ -19,7 +19,7 @@ from tests.servers.cluster import ClusterSite
 from tests.servers.sentinel import SentinelSite
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-LINES = re.findall(r"^    ACL SETUSER (\w+) (.*)$", PAGE, re.M)
+LINES = re.findall(r"^ACL SETUSER (\w+) (.*)$", PAGE, re.M)
 MEMORY = {"memory": "memory://"}
 
 

@@ -36,6 +36,8 @@ RUN_BY = {
         ("docs/recipes.md", language): "tests/acceptance/test_recipes.py"
         for language in ("go", "java", "js", "python", "sh")
     },
+    ("docs/security.md", "redis"): "tests/integration/test_rights.py",
+    ("docs/security.md", "sql"): "tests/integration/test_ledger.py",
     ("docs/testing.md", "python"): "tests/integration/test_testing.py",
     ("docs/tutorial-kafka.md", "sh"): "tests/acceptance/test_tutorials.py",
     ("docs/tutorial-rabbitmq.md", "sh"): "tests/acceptance/test_tutorials.py",

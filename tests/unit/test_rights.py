@@ -13,7 +13,7 @@ from delaybridge.store.protocol.scripts import scripts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
-LINE = re.compile(r"^    ACL SETUSER (\w+) (on .*)$", re.M)
+LINE = re.compile(r"^ACL SETUSER (\w+) (on .*)$", re.M)
 OF_THE_CONNECTION = {
     "ping",
     "hello",
@@ -57,7 +57,7 @@ def test_the_page_of_security_grants_the_rights_that_a_role_needs_and_no_more(ro
 
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_the_page_of_security_grants_what_a_cluster_needs_and_no_more(role: str) -> None:
-    (rules,) = re.findall(rf"^    ACL SETUSER {role} (\+asking .*)$", PAGE, re.M)
+    (rules,) = re.findall(rf"^ACL SETUSER {role} (\+asking .*)$", PAGE, re.M)
     names = [*rights.OF_A_CLUSTER, *rights.clustered(role)]
     needed = {name.lower().replace(" ", "|") for name in names}
     assert {word[1:] for word in rules.split()} == needed
