@@ -128,6 +128,11 @@ def calls(code: str) -> Iterator[list[str]]:
         words = []
 
 
+def commands_in_sentences(page: str) -> set[str]:
+    """The arguments of `delaybridge` wherever a page names a command outside of its blocks."""
+    return set(re.findall(r"`delaybridge ([^`]+)`", _BLOCK.sub("", (ROOT / page).read_text())))
+
+
 def program(page: str, title: str, changes: dict[str, str]) -> str:
     """The first program below a title of docs/PAGE, with other names of servers and tables."""
     text = (ROOT / "docs" / page).read_text()

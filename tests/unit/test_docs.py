@@ -16,7 +16,6 @@ from delaybridge import AsyncClient, Client
 from delaybridge.client.surface import TABLE
 from tests.chaos import page as faults
 from tests.chaos.cells import CELLS
-from tools.reference import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -67,14 +66,6 @@ def test_the_index_has_every_page_once() -> None:
 @pytest.mark.parametrize(("page", "most"), [("README.md", 90), ("docs/internals.md", 150)])
 def test_the_first_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text().splitlines()) <= most
-
-
-def test_the_pages_name_options_that_exist() -> None:
-    options = set(re.findall(r"--[a-z][a-z-]+", reference()))
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for call in re.findall(r"\bdelaybridge .*", page.read_text()):
-            unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", call)) - options
-            assert not unknown, f"{page.name}: {call}"
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

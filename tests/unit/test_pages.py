@@ -7,6 +7,7 @@ import configparser
 import contextlib
 import io
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -17,7 +18,17 @@ import yaml
 from delaybridge.operate.cli import root
 from delaybridge.settings.settings import Settings
 from tests.rigs.fleet import ROOT
-from tests.rigs.pages import NOT_RUN, PAGES, READ, RUN_BY, SHOWN, Block, calls, every_block
+from tests.rigs.pages import (
+    NOT_RUN,
+    PAGES,
+    READ,
+    RUN_BY,
+    SHOWN,
+    Block,
+    calls,
+    commands_in_sentences,
+    every_block,
+)
 
 BLOCKS = [block for page in PAGES for block in every_block(page)]
 RUN_BY_PAGE = {"console", "python", "sh"}  # by tests/acceptance/test_pages.py
@@ -75,3 +86,17 @@ def test_the_commands_of_a_page_are_understood(page: str) -> None:
                 with contextlib.suppress(click.exceptions.Exit):  # after --help
                     with contextlib.redirect_stdout(io.StringIO()):
                         check(call)
+
+
+# A command in a sentence may lack what it would need to run.
+IN_PART = (
+    click.exceptions.Exit, click.exceptions.NoArgsIsHelpError,
+    click.MissingParameter, click.BadParameter, click.BadOptionUsage,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_in_the_sentences_of_a_page_exist(page: str) -> None:
+    for command in commands_in_sentences(page):
+        with contextlib.suppress(*IN_PART), contextlib.redirect_stdout(io.StringIO()):
+            check(shlex.split(command))
