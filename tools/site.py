@@ -12,12 +12,13 @@ from mkdocs.structure.files import File, Files
 from tools.reference import reference
 
 ROOT = Path(__file__).parents[1]
-INDEX = ROOT / "docs" / "README.md"
+INDEX, README = ROOT / "docs" / "README.md", ROOT / "README.md"
 # Pages that no one writes: made at each build, and listed in a group of the index.
 GENERATED: dict[str, tuple[str, str, Callable[[], str]]] = {
     "cli.md": ("Reference", "Commands", reference),
 }
 _LINK = re.compile(r"^\| \[([^\]]+)\]\(([\w-]+\.md)\)", re.MULTILINE)
+_LOCAL = re.compile(r"\]\((?!https?:|#)(docs/)?")
 _OUT = re.compile(r"\]\(\.\./([^)]*)\)")
 _HELP = re.compile(r"(?<!\[)`delaybridge ((?:[a-z-]+ )*)--help`(?!\])")
 
@@ -50,9 +51,19 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links out of docs/ to the repository, and the help of a command to its section."""
-    markdown = _OUT.sub(rf"]({config.repo_url}/blob/main/\1)", markdown)
+    """Lead links out of docs/ to the repository, and the help of a command to its section.
+
+    The first page is the README, and below it the index.
+    """
+    if page.file.src_uri == INDEX.name:
+        markdown = _of_docs(README.read_text()) + markdown[markdown.index("\n## ") :]
+    markdown = _OUT.sub(rf"]({config.extra['repository']}/blob/main/\1)", markdown)
     return _HELP.sub(_to_section, markdown) if page.file.src_uri != "cli.md" else markdown
+
+
+def _of_docs(readme: str) -> str:
+    """The README, with links as they are in docs/."""
+    return _LOCAL.sub(lambda found: f"]({found[1] or '../'}", readme).replace("](docs/", "](")
 
 
 def _to_section(found: re.Match[str]) -> str:

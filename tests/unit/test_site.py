@@ -26,6 +26,12 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_another_host
     listed = [page for pages in site.groups().values() for page in pages.values()]
     wanted = {page.removesuffix(".md") + ".html" for page in listed} | {"index.html", "404.html"}
     assert pages.keys() == wanted
+    for found in (
+        'src="demo.svg"',
+        'href="celery.html"',
+        "blob/main/CHANGELOG.md",
+    ):
+        assert found in pages["index.html"]
     assert {name: found for name, text in pages.items() if (found := FETCHED.findall(text))} == {}
     styles = [path.read_text() for path in tmp_path.rglob("*.css")]
     assert styles
@@ -42,7 +48,7 @@ def test_the_index_lists_what_the_site_has_in_groups() -> None:
 
 
 def test_the_help_of_a_command_is_a_link_and_a_file_elsewhere_one_to_the_repository() -> None:
-    page, config = Mock(**{"file.src_uri": "a.md"}), Mock(repo_url="https://host/repo")
+    page, config = Mock(**{"file.src_uri": "a.md"}), Mock(extra={"repository": "https://host/repo"})
     text = "`delaybridge message ls --help`, [settings](../config/delaybridge.toml), [b](b.md#c)"
     assert site.on_page_markdown(text, page, config, Mock()) == (
         "[`delaybridge message ls --help`](cli.md#delaybridge-message-ls), "
