@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.errors import StoreError as StoreError
     from delaybridge.errors import StoreFull as StoreFull
     from delaybridge.errors import StoreMisnamed as StoreMisnamed
+    from delaybridge.errors import StoreNewer as StoreNewer
     from delaybridge.errors import StoreUnavailable as StoreUnavailable
     from delaybridge.errors import StoreWiped as StoreWiped
     from delaybridge.gathering import Debounce as Debounce
@@ -57,8 +58,8 @@ _HOMES = {
     "client": "AsyncClient Client",
     "errors": (
         "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError MessageInFlight "
-        "NotDurable StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreUnavailable "
-        "StoreWiped"
+        "NotDurable StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreNewer "
+        "StoreUnavailable StoreWiped"
     ),
     "gathering": "Debounce Throttle",
     "message": "Answer Limits Message MessagePlan OnConflict State",

@@ -14,6 +14,7 @@
     |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
     |   +-- StoreMisnamed           the URL does not fit the servers behind it
+    |   +-- StoreNewer              the namespace has the format of a newer version
     |   +-- StoreDamaged            a key holds data that delaybridge did not write
     |   +-- LedgerRefused           the ledger's database does not take what is to be written
     |   +-- StoreWiped              the namespace was deleted or created again while in use
@@ -127,6 +128,10 @@ class StoreDenied(StoreError):
 
 class StoreMisnamed(StoreError):
     """The URL of Redis does not fit the servers behind it: a Cluster, Sentinels, or one server."""
+
+
+class StoreNewer(StoreError):
+    """The namespace has the format of a newer version of delaybridge: install that one here."""
 
 
 class StoreDamaged(StoreError):

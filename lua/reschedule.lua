@@ -111,7 +111,7 @@ if claim then
   redis.call('ZREM', KEYS[3], id)
 end
 local version, rest = string.byte(old), string.sub(old, 10)
-if new < now - 1 then -- already overdue: its lateness counts from now
+if new < now - 1 and version <= BACKDATED then -- already overdue: its lateness counts from now
   rest = string.sub(rest, 1, version == BACKDATED and -9 or -1) .. struct.pack('>d', now)
   version = BACKDATED
 end

@@ -35,7 +35,9 @@ def namespace(
     """Bucket count, owners, lateness. Checking does not create the namespace."""
     (record,) = store.run_each([registry.read_layout(settings.namespace)])
     if isinstance(record, errors.StoreError):
-        yield damaged("key_damaged", damage.of_birth(settings.namespace))
+        newer = isinstance(record, errors.StoreNewer) and str(record).removeprefix("redis: ")
+        of_birth = damage.of_birth(settings.namespace)
+        yield trouble("namespace_newer", why=newer) if newer else damaged("key_damaged", of_birth)
         return None
     if record is None:
         noticed = history_alarm.kept(store.run_each([history_alarm.read(settings.namespace)])[0])

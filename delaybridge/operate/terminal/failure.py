@@ -49,6 +49,7 @@ _ERRORS: dict[type[Exception], tuple[str, Exit]] = {
     errors.NotDurable: ("not_durable", Exit.UNREACHABLE),
     errors.LedgerUnavailable: ("ledger_unavailable", Exit.UNREACHABLE),
     errors.StoreUnavailable: ("store_unavailable", Exit.UNREACHABLE),
+    errors.StoreNewer: ("store_newer", Exit.REFUSED),
     errors.StoreFull: ("store_full", Exit.UNREACHABLE),
     errors.StoreWiped: ("store_wiped", Exit.UNREACHABLE),
     errors.StoreError: ("store_error", Exit.UNREACHABLE),

@@ -20,6 +20,9 @@ _RECORD = re.compile(
     rf"([1-9][0-9]{{0,4}}|{_EPOCH}(?:[->]{_EPOCH})*)(!?):([0-9a-f]{{16}}(?::[1-9][0-9]{{0,2}}s?)?)"
 )
 
+FORMAT = 1  # of all keys; a later one is written in front of the record: `v2:`
+_LATER = re.compile(r"v([1-9][0-9]{0,3}):.*", re.DOTALL)
+
 
 class Epoch(NamedTuple):
     """The buckets `first` to `first + size - 1`."""
@@ -135,6 +138,12 @@ def record_text(layout: Layout, birth: str) -> str:
     epochs = [f"{each.size}@{each.first}" for each in layout.epochs]
     text = "-".join(epochs[: layout.at + 1]) + "".join(f">{one}" for one in epochs[layout.at + 1 :])
     return f"{text}{'!' if layout.paused else ''}:{birth}"
+
+
+def later_format(text: str) -> str:
+    """The format of a record that a later version has written, as `2`; empty for any other."""
+    found = _LATER.fullmatch(text)
+    return found[1] if found else ""
 
 
 def parse_record(text: str) -> tuple[Layout, str] | None:

@@ -76,15 +76,17 @@ class Failing(NamedTuple):
 
 def split_record(record: bytes) -> tuple[float, bytes]:
     """Score and payload of a stored record; DecodeError if the head cannot be read."""
+    what = "the head is cut short"
     if len(record) >= HEAD_SIZE:
         version, score = _HEAD.unpack_from(record)
+        what = f"the head has format {version}, of another version of delaybridge"
         if version == HEAD_VERSION and 0 <= score < MAX_SCORE:
             return score, record[HEAD_SIZE:]
         if version in _VERSIONS and not 0 <= score < MAX_SCORE:
             raise DecodeError("undecodable", "record", "the head has no due time")
         if version == BACKDATED:
             return score, record[HEAD_SIZE:-8]
-    raise DecodeError("undecodable", "record", "the head has another format version")
+    raise DecodeError("undecodable", "record", what)
 
 
 def joined_record(score: float, stamp: int, payload: bytes) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from delaybridge.errors import StoreDamaged, printable
+from delaybridge.errors import StoreDamaged, StoreNewer, printable
 from delaybridge.message import Answer, State
-from delaybridge.store.protocol.layout import Layout, parse_record
+from delaybridge.store.protocol.layout import FORMAT, Layout, later_format, parse_record
 from delaybridge.store.protocol.record import (
     MAX_SCORE,
     Failing,
@@ -281,7 +281,13 @@ def read_birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
 def read_layout(name: str, reply: bytes | None) -> tuple[Layout, str] | None:
     if reply is None:
         return None
-    if (found := parse_record(reply.decode(errors="backslashreplace"))) is None:
+    text = reply.decode(errors="backslashreplace")
+    if later := later_format(text):
+        raise StoreNewer(
+            f"redis: {name} has format {later}, this version reads format {FORMAT}: "
+            "install the version of delaybridge that wrote it"
+        )
+    if (found := parse_record(text)) is None:
         what = printable(reply[:60].decode(errors="backslashreplace"))
         raise StoreDamaged(
             f"redis: {name} holds {what!r}, which is not a bucket count and birth id"

@@ -20,7 +20,7 @@ import msgspec
 from hiredis import pack_command
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
+from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreNewer, StoreUnavailable
 from delaybridge.gathering import FIRST_CHAR
 from delaybridge.message import (
     CARRIED,
@@ -38,7 +38,7 @@ from delaybridge.store.protocol.scripts import packed, scripts
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
-_STORE_WIDE = (StoreUnavailable, StoreDenied, StoreMisnamed)
+_STORE_WIDE = (StoreUnavailable, StoreDenied, StoreMisnamed, StoreNewer)
 
 
 class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
