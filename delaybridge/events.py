@@ -262,7 +262,7 @@ class ScannerFailed(Event, frozen=True, kw_only=True):
 
 
 class IngestStarted(Event, frozen=True, kw_only=True):
-    """Ingest reads a delay exchange, or a partition of a delay topic, from now on."""
+    """Ingest reads a delay exchange, or a delay topic, from now on."""
 
     source: str
 

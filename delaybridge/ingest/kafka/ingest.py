@@ -17,7 +17,7 @@ from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Any
 
-from delaybridge.events import Emit, Ingested, IngestStarted
+from delaybridge.events import Emit, Ingested
 from delaybridge.ingest.aside import Aside, Late
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.entries import Entry
@@ -154,7 +154,6 @@ class KafkaIngest:
 
     def _new_reader(self, topic: Topic) -> RecordReader:
         route = self._sources.route_of(topic.name)
-        self._emit(IngestStarted(source=str(route)))
         calls, options = self._store.calls, self._options
         reader = self._readers[topic] = RecordReader(
             route,

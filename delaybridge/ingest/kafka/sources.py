@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from delaybridge.events import Emit, IngestFailed, SourceUnguarded
+from delaybridge.events import Emit, IngestFailed, IngestStarted, SourceUnguarded
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from delaybridge.ingest.kafka.topics import Place
@@ -69,6 +69,8 @@ class Sources:
             self._troubles.pop(place, None)
             if place == topic != CLUSTER:
                 self._troubles.pop(CLUSTER, None)
+                if topic not in self._reading:
+                    self._emit(IngestStarted(source=str(self.route_of(topic))))
                 self._reading.add(topic)
         self._update_states()
 

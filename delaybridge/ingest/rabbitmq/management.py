@@ -11,6 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
+from errno import ECONNREFUSED
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from io import BytesIO
@@ -198,7 +199,9 @@ class Management:
         except TimeoutError:
             raise ManagementError(f"{self._url}: no answer within {_TIMEOUT_S:.0f} s") from None
         except (OSError, ValueError, HTTPException) as exc:
-            raise ManagementError(f"{self._url}: {printable(str(exc))}") from None
+            is_refused = f"[Errno {ECONNREFUSED}]" in str(exc)
+            why = "nothing listens there" if is_refused else printable(str(exc))
+            raise ManagementError(f"{self._url}: {why}") from None
         if answer.status == HTTPStatus.NOT_FOUND and _NOT_THERE in body:
             return None
         if answer.status != HTTPStatus.OK:

@@ -107,7 +107,8 @@ def _without_faults(look: Survey) -> Finding:
     if look.unseen:
         what = f"{route}: whether others are bound to {route.source}, and whether a policy "
         what += f"deletes its queues, cannot be seen: {look.unseen}"
-        remedy = "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
+        remedy = "Set ingest.management, or at the broker: rabbitmq-plugins enable "
+        remedy += "rabbitmq_management. Or forbid bindings, which need `read` on the exchange: "
         remedy += "give that to ingest alone, as a user of its own, with these "
         remedy += f"rights and no others: {look.rights}"
         return trouble("source_unguarded", what, remedy=remedy)

@@ -51,4 +51,4 @@ def recurring_definitions(found: DefinitionCounts) -> Iterator[Finding]:
         what = f"{len(failing) - _NAMED} more definitions fail"
         yield trouble("recurring_failing", what, name=failing[_NAMED][0])
     if found.definitions and not failing:
-        yield ok("recurring", f"{found.definitions} definitions, none fails")
+        yield ok("recurring", f"definitions: {found.definitions}, none fails")

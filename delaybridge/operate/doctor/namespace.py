@@ -58,7 +58,7 @@ def namespace(
     alone = unowned(found.buckets)
     if not alone:
         seen = len(found.buckets) - len(numbers(found.unseen))
-        yield ok("workers", f"{seen} buckets are owned by {len(found.workers)} workers")
+        yield ok("workers", f"all {seen} buckets have an owner; running: {len(found.workers)}")
     thresholds = Thresholds(overdue_ms=_MAX_OVERDUE_MS)
     yield from troubles(found, memory, settings=settings, thresholds=thresholds)
     yield from _unwatched(found)

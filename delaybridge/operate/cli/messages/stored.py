@@ -101,8 +101,9 @@ def _why_none(client: delaybridge.Client, query: Mapping[str, Any]) -> str:
         found = client.destinations(destination)
         if found.is_unused:
             return f"; {found.unused_text}"
-    is_early = query["state"] == "delayed"
-    return "; those due within seconds have --state in_flight" if is_early else ""
+    if query["state"] != "delayed":
+        return ""
+    return "; those due within seconds have --state in_flight, those that wait for a broker parked"
 
 
 def cells_of(item: delaybridge.Stored, now_ms: int) -> Row:

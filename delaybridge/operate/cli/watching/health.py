@@ -77,6 +77,8 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
         "troubles": [each.data for each in (*red, *notes)],
     }
     call.output.verdict(data, FAIL if red else OK, _sentence(found, red, notes, overdue_ms))
+    if red:
+        call.note("what to do: delaybridge doctor")
     return Exit.FAILED if red else Exit.DONE
 
 

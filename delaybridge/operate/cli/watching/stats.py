@@ -119,6 +119,7 @@ def _all(call: Invocation, client: Client) -> Exit:
     if wrong := troubles(found, client.run(lambda calls: fullest(calls.placement))):
         output.line()
         output.table(wrong, lambda each: {"WRONG": each.code, "WHAT": each.what})
+        output.line("what to do: delaybridge doctor")
     if found.ingests:
         output.line()
         show_sources(call, found)
