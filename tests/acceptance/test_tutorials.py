@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import speaks_amqp
 
 RABBITMQ, KAFKA = "docs/tutorial-rabbitmq.md", "docs/tutorial-kafka.md"
-CELERY = "docs/celery.md"
+CELERY, LEAVING = "docs/celery.md", "docs/leaving-the-plugin.md"
 START_AGAIN = "delaybridge scan --with-ingest"
 
 
@@ -34,7 +35,7 @@ class Reader(NewUser):
     def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
         super().__init__(folder, redis_url, brokers["rabbitmq"], brokers.get("kafka", ""))
         self.client = Client(redis_url, namespace=self.name, brokers=brokers)
-        self._environment["DELAYBRIDGE_INGEST__GROUP"] = f"{self.name}.ingest"
+        self.environment["DELAYBRIDGE_INGEST__GROUP"] = f"{self.name}.ingest"
 
     def blocks(self, page: str) -> list[str]:
         """The page's commands, but for the installation."""
@@ -49,12 +50,12 @@ class Reader(NewUser):
 
     def do_without_a_worker(self, number: int, last: str, consumer: str) -> None:
         """End the worker, do the last step, and start it again: its message was kept."""
-        worker = self._processes[number]
+        worker = self.processes[number]
         os.killpg(worker.pid, signal.SIGINT)
         assert worker.wait(20) in (0, -signal.SIGINT, 128 + signal.SIGINT)
         self.start("health", last, "sh")
         until(lambda: "no worker" in self.printed("health"), "health says what is wrong")
-        until(lambda: self._processes[-1].poll() is not None, "it is scheduled")
+        until(lambda: self.processes[-1].poll() is not None, "it is scheduled")
         self.start("again", START_AGAIN, "sh")
         self.wait_printed(consumer, "late, not lost")
 
@@ -133,36 +134,30 @@ def test_the_tutorial_of_celery(reader: Reader) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["front", "changed"])
-def test_a_producer_delays_its_message_unchanged_through_the_front_or_changed_as_the_page_says(
-    way: str, reader: Reader
-) -> None:
-    before, after = blocks("docs/leaving-the-plugin.md")
-    reader.start("worker", reader.blocks(RABBITMQ)[0], "sh")
-    until(reader.is_read, "the worker reads the exchange", interval_s=0.1)
+def test_a_program_for_the_plugin_delays_its_message_through_the_front(reader: Reader) -> None:
+    worker, program, *_ = map(reader.here, blocks(LEAVING, "sh"))
     port = free_port()
-    if way == "front":
-        command = f"delaybridge front --listen {LOOPBACK}:{port} --broker rabbitmq"
-        reader.start("front", command, "sh")
-        until(lambda: speaks_amqp(port), "the front answers")
-    connect = (
-        "import pika\n"
-        f"url = pika.URLParameters({reader.rabbitmq_url!r})\n"
-        f"url.port = {port} if {way == 'front'} else url.port\n"
-        "channel = pika.BlockingConnection(url).channel()\n"
-        "channel.queue_declare('timeouts', durable=True)\n"
-    )
-    receive = (
-        "for method, _, body in channel.consume('timeouts', auto_ack=True):\n"
-        "    print(body.decode(), 'of', method.exchange, flush=True)\n"
-    )
-    code = connect + (before if way == "front" else after) + receive
-    code = code.replace("timeouts", f"{reader.name}.{way}")
-    name = f"{reader.name}-{way}" if way == "front" else reader.name
+    reader.start("worker", worker.replace("5673", str(port)), "sh")
+    until(lambda: speaks_amqp(port), "the front answers")
+    front = urlsplit(reader.rabbitmq_url)
+    host = f"{front.username}:{front.password}@{LOOPBACK}:{port}"
+    program = program.replace("guest:guest@localhost:5673", host)
     began_s = time.time()
-    reader.start(way, code.replace("orders", name))
-    reader.wait_printed(way, f"order 42 of {name}")
+    assert reader.run(program, "sh") == f"order 42 of {reader.name}\n"
     assert time.time() >= began_s + 5
+
+
+@pytest.mark.slow
+def test_the_program_that_was_changed_delays_its_message_through_a_delay_exchange(
+    reader: Reader,
+) -> None:
+    *_, worker, program = map(reader.here, blocks(LEAVING, "sh"))
+    reader.start("worker", worker, "sh")
+    until(reader.is_read, "the worker reads the exchange", interval_s=0.1)
+    began_s = time.time()
+    assert reader.run(program, "sh") == f"order 42 of {reader.name}-2\n"
+    assert time.time() >= began_s + 5
+    reader.check_nothing_waits()
 
 
 def test_every_block_of_the_python_page_runs(reader: Reader) -> None:

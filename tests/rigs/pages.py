@@ -29,7 +29,7 @@ RUN_BY = {
     ("docs/http.md", "python"): "tests/integration/test_mounted_page.py",
     ("docs/http.md", "sh"): "tests/acceptance/test_http_page.py",
     ("docs/intercept.md", "python"): "tests/rigs/site.py",
-    ("docs/leaving-the-plugin.md", "python"): "tests/acceptance/test_tutorials.py",
+    ("docs/leaving-the-plugin.md", "sh"): "tests/acceptance/test_tutorials.py",
     ("docs/outbox.md", "python"): "tests/integration/test_outbox.py",
     ("docs/python.md", "python"): "tests/acceptance/test_tutorials.py",
     **{
