@@ -117,6 +117,7 @@ def test_the_tutorial_of_kafka(reader: Reader) -> None:
     assert "never seen" not in reader.printed("consumer")
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_celery(reader: Reader) -> None:
     worker, celery, call = reader.blocks(CELERY)
     (reader.folder / "tasks.py").write_text(reader.here(*blocks(CELERY)))
