@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
+from weakref import finalize
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import StaticPool
@@ -38,6 +39,9 @@ class ScriptedRedis:
 
     def __init__(self) -> None:
         self._engine = create_engine("sqlite://", poolclass=StaticPool)
+        finalize(
+            self, self._engine.dispose
+        )  # Python 3.13 warns of a connection that nothing closed
         metadata.create_all(self._engine)
         ledger: Any = self
         self.recorder = LedgerRecorder(ledger, "ns", HOT_MS)
