@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from delaybridge import Client, StoreNewer
+from delaybridge.errors import DecodeError
 from delaybridge.message import Answer
 from delaybridge.operate.troubles.found import troubles
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World
@@ -97,9 +99,22 @@ def test_documents_of_the_next_version_are_refused_with_the_version_that_is_read
 
 
 def test_a_record_with_a_later_head_is_kept_byte_for_byte(world: World) -> None:
-    world.schedule("a1", 10_000)
-    later = b"\x03" + world.redis.hget(world.key("messages"), "a1")[1:] + b"of a later version"
-    world.redis.hset(world.key("messages"), "a1", later)
-    assert world.reschedule("a1", 1) == Answer.RESCHEDULED  # overdue: others note when it was
-    moved = world.redis.hget(world.key("messages"), "a1")
-    assert (moved[:1], moved[9:]) == (later[:1], later[9:])
+    world.schedule("a1", world.now_ms + 60_000)
+    owner, copies = world.claimed("b1")
+    for id in ("a1", "b1"):
+        world.redis.hset(world.key("messages"), id, later(world, id))
+    with pytest.raises(DecodeError, match="the head has format 3, of another version"):
+        split_record(later(world, "b1"))  # so it is buried
+    owner.bury(*copies)
+    expected = {id: later(world, id) for id in ("a1", "b1")}
+    assert world.kick("b1") == Answer.UNREADABLE
+    assert world.reschedule("a1", 1) == Answer.RESCHEDULED  # overdue: others then note the time
+    for id, record in expected.items():
+        found = world.redis.hget(world.key("messages"), id)
+        assert (found[:1], found[9:]) == (record[:1], record[9:])  # all but the due time
+
+
+def later(world: World, id: str) -> bytes:
+    """The record of a message as a later version might have written it."""
+    record: bytes = world.redis.hget(world.key("messages"), id)
+    return b"\x03" + record[1:]
