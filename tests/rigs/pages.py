@@ -51,7 +51,7 @@ NOT_RUN = {
             "docs/leaving-the-plugin.md",
             language,
         ): "a declaration; programs of tests/clients are whole"
-        for language in ("csharp", "hcl", "java")
+        for language in ("csharp", "java")
     },
     ("docs/deploy.md", "sh"): "Docker and Kubernetes: test_compose and test_kubernetes read both",
     ("docs/http.md", "nginx"): "no nginx is installed; its lines are those of nginx's manual",
