@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
 
 from delaybridge.operate.cli import root
-from delaybridge.operate.terminal.failure import Exit
 from delaybridge.operate.terminal.grammar import HELP_NAMES
 
 _WIDTH = 88
+_ITSELF = re.compile(r"^  -h, --help +Show this message and exit\.\n?", re.MULTILINE)
 _HEAD = """\
 # Commands
 
-Every command with its options, as `--help` prints them.
-
-| exit code | means |
-|---|---|
-{exits}
+Every command with its options, as `--help` prints them. `-h` and `--help` work with each.
 
 An error is one line on stderr, `error: FIELD: FAULT AND REMEDY`. With `--json` it is
 `{"error": {"code": ..., "message": ..., "field": ...}}`, also on stderr, and every result is one
@@ -38,15 +35,14 @@ both; `--json` has them in ms.
 
 def reference() -> str:
     """The whole page."""
-    exits = "\n".join(f"| {exit} | {exit.means} |" for exit in Exit)
     context = click.Context(
         root, info_name="delaybridge", terminal_width=_WIDTH, help_option_names=HELP_NAMES
     )
-    return "\n".join([_HEAD.replace("{exits}", exits), *_pages(context)])
+    return "\n".join([_HEAD, *_pages(context)])
 
 
 def _pages(context: click.Context) -> Iterator[str]:
-    yield f"## {context.command_path}\n\n```text\n{context.command.get_help(context)}\n```\n"
+    yield f"## {context.command_path}\n\n```text\n{_help(context)}\n```\n"
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             _, command, _ = context.command.resolve_command(context, [name])
@@ -54,6 +50,13 @@ def _pages(context: click.Context) -> Iterator[str]:
                 yield from _pages(
                     click.Context(command, info_name=name, parent=context, terminal_width=_WIDTH)
                 )
+
+
+def _help(context: click.Context) -> str:
+    """What `--help` prints, without what each says, and lists of commands that follow anyway."""
+    text = _ITSELF.sub("", context.command.get_help(context))
+    whole = text if context.parent is None else text.partition("\n\nCommands:\n")[0]
+    return whole.rstrip().removesuffix("Options:").rstrip()
 
 
 if __name__ == "__main__":
