@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench results pages site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -62,12 +62,16 @@ protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in it
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
 	$(BIN)/python -m bench $(if $(FULL),full)
 
+results: $(VENV)/.test servers ## bench/RESULTS.md anew, beside the peers: 15 minutes alone
+	$(BIN)/python -m bench.results $(ARGS)
+
 pages: $(VENV)/.test servers ## write again what is generated of docs/ and config/
 	$(BIN)/python -m tools.sample > sample.new && mv sample.new config/delaybridge.toml
 	$(BIN)/python -m tools.rooms
 	$(BIN)/python -m tools.states
 	$(BIN)/python -m tools.troubles
 	$(BIN)/python -m tools.values
+	$(BIN)/python -m tools.proof
 	$(BIN)/python -m tests.rigs.path --write
 
 site: $(VENV)/.test ## the documentation as a site: site/index.html, with no broken link

@@ -2,7 +2,7 @@
 
     python -m bench [full]
 
-The first line describes the machine, so that the output can be kept as it is (bench/RESULTS.md).
+The first line describes the machine, so that the output can be kept as it is.
 `make bench` and `make bench FULL=1` run this.
 """
 
@@ -66,7 +66,7 @@ PROGRAMS = (
     Program("missing", (1000, 5), (3000, 20), (20, 1)),
     Program("limit", (5, 100, 5000), (10, 100, 5000), (1, 20)),
     Program("shapes", (10_000,), (40_000,), (5,)),
-    Program("peers", (10_000, 20_000, 2), (60_000, 500_000, 5), (20, 20, 1)),
+    Program("peers", (5000, 20_000, 2), (60_000, 500_000, 5, 3), (20, 20, 1)),
     Program("bulk", (30_000,), (300_000,), (100,)),
     Program("growth", (100_000, 3), (10_000_000, 5), (100, 1, 1000, 1, ["stats"])),
     Program("ingest", (20_000, 1), (100_000, 3), (500, 1)),

@@ -32,7 +32,9 @@ SAMPLE = 100  # messages that are added first, to measure how fast adding is
 class Celery(Peer):
     """One worker with as many threads as the machine has cores, on a durable classic queue."""
 
-    name, cancel = "Celery, countdown", "yes (revoke)"
+    name = "Celery, countdown"
+    stored = "a classic queue's file, written to disk before the answer"
+    cannot = "hold more than its workers' memory; reach plain consumers; reschedule"
     most_due, most_pending = 1000, 5000
 
     def open(self) -> None:
@@ -50,10 +52,10 @@ class Celery(Peer):
         """Adds with confirms are measured; the others are made without, and only noted."""
         some = min(CONFIRMED, count)
         rate = self._add(some, lambda _: time.time() + DAY_S, self.confirmed)
+        self.note = f"{self.most_pending:,} pending at most, all in the worker, unacknowledged"
         if count > some:
             fast = self._add(count - some, lambda _: time.time() + DAY_S)
-            self.note = f"adds without confirms: {fast:,.0f}/s; "
-        self.note += f"only {count:,} pending; the worker holds them, unacknowledged"
+            self.note += f"; adds without confirms: {fast:,.0f}/s"
         return rate
 
     def burst(self, count: int, slack: int = 1) -> float:

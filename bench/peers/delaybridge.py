@@ -19,7 +19,9 @@ CLAIM_AHEAD_S = 2  # how long before the due time the worker claims a message
 class Delaybridge(Peer):
     """Messages wait in Redis; a worker publishes them to RabbitMQ."""
 
-    name, cancel = "delaybridge", "yes"
+    name = "delaybridge"
+    stored = "Redis' memory; AOF each second"
+    cannot = "work without a Redis of its own beside the broker"
 
     def open(self) -> None:
         """Start a worker, and wait until it holds every bucket."""

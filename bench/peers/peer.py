@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
+import psutil
 import redis
 
 from bench.lateness import Lateness
@@ -40,7 +42,8 @@ class Peer:
     """One way to delay messages, ready within its `with` block; at its end, nothing is left."""
 
     name: ClassVar[str]
-    cancel: ClassVar[str]
+    stored: ClassVar[str]  # where a message is when its add is confirmed
+    cannot: ClassVar[str]  # what its users cannot do
     # Limits for peers that would take minutes for more messages.
     most_due: ClassVar[int | None] = None
     most_pending: ClassVar[int | None] = None
@@ -110,3 +113,17 @@ def lead_s(count: int, rate: float) -> float:
 def seeded_random() -> random.Random:
     """A generator that gives the same numbers in every run."""
     return random.Random(7)
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes that the files in this folder take on the disk."""
+    return sum(file.stat().st_blocks for file in folder.rglob("*") if file.is_file()) * 512
+
+
+def cpu_of_all_s() -> float:
+    """Seconds of CPU of this process and of all that it started: clients, servers, consumers."""
+    own, total_s = psutil.Process(), 0.0
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # its parent has what it used, once it was reaped
+            total_s += sum(process.cpu_times()[:4])  # user, system, the same of its dead children
+    return total_s

@@ -79,14 +79,14 @@ class _Window:
                 raise RuntimeError(self.failure)
 
 
-def publish(url: str, messages: Iterable[To]) -> float:
+def publish(url: str, messages: Iterable[To], *, mandatory: bool = True) -> float:
     """Publish all messages; returns the seconds until the last is confirmed."""
 
     async def run() -> float:
         channel, window = await _confirming(url)
         began_s = time.monotonic()
         for message in messages:
-            channel.basic_publish(*message[:2], BODY, message.properties, mandatory=True)
+            channel.basic_publish(*message[:2], BODY, message.properties, mandatory)
             window.sent += 1
             if window.sent % TURN == 0:
                 await asyncio.sleep(0)
@@ -123,7 +123,13 @@ def persistent(**more: Any) -> pika.BasicProperties:
 
 
 def queue_lateness(
-    url: str, queue: str, rate: int, seconds: float, message: Callable[[float], tuple[To, float]]
+    url: str,
+    queue: str,
+    rate: int,
+    seconds: float,
+    message: Callable[[float], tuple[To, float]],
+    *,
+    mandatory: bool = True,
 ) -> Lateness:
     """Publish messages evenly spaced; how late a consumer of `queue` receives them.
 
@@ -137,8 +143,9 @@ def queue_lateness(
 
         def once() -> None:
             to, due_s = message(time.time())
-            to.properties.headers = {"sent-us": int(due_s * 1_000_000)}
-            channel.basic_publish(*to[:2], BODY, to.properties, mandatory=True)
+            due = {"sent-us": int(due_s * 1_000_000)}
+            to.properties.headers = {**(to.properties.headers or {}), **due}
+            channel.basic_publish(*to[:2], BODY, to.properties, mandatory)
 
         paced(rate, seconds, once)
         return receiver.lateness(PATIENCE_S)

@@ -26,7 +26,9 @@ from bench.rig import quorum_queue
 class AtLeastOnce(Peer):
     """The broker keeps a dead letter until the target has confirmed it."""
 
-    name, cancel = "TTL queue, at-least-once", "no"
+    name = "TTL queue, at-least-once"
+    stored = "a quorum queue's file, written to disk before the answer"
+    cannot = "cancel, reschedule, look up; have more delays than you declare queues"
     strategy: ClassVar[Mapping[str, str]] = {
         "x_dead_letter_strategy": "at-least-once",
         "x_overflow": "reject-publish",
@@ -36,7 +38,6 @@ class AtLeastOnce(Peer):
         """Declare the queue of messages that are due tomorrow, and their target."""
         target = self.stack.enter_context(quorum_queue(self.url))
         self.later = self.stack.enter_context(self.delay_queue(target, x_message_ttl=DAY_S * 1000))
-        self.note = "one queue for each delay"
 
     @contextmanager
     def delay_queue(self, target: str, **arguments: object) -> Iterator[str]:
@@ -91,9 +92,5 @@ class AtMostOnce(AtLeastOnce):
     """The broker removes a dead letter when it sends it on, so a crash may lose it."""
 
     name = "TTL queue, at-most-once"
+    cannot = "the same; keep a dead letter if the node stops on its way"
     strategy: ClassVar[Mapping[str, str]] = {}
-
-    def open(self) -> None:
-        """Declare the same queue, and note the risk."""
-        super().open()
-        self.note = "one queue for each delay; a dead letter may be lost"

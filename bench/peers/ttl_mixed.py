@@ -20,13 +20,14 @@ class MixedDelays(AtLeastOnce):
     """The queue has no time to live; dead letters move at least once."""
 
     name = "TTL queue, mixed delays"
+    cannot = "cancel, reschedule, look up; pass a message that waits longer"
 
     def open(self) -> None:
         """Declare the queue and its target."""
         self.held_back = ""
         self.target = self.stack.enter_context(quorum_queue(self.url))
         self.queue = self.stack.enter_context(self.delay_queue(self.target))
-        self.note = f"delays of {DELAYS_S[0]} to {DELAYS_S[1]} s: a short one waits for a long one"
+        self.note = f"delays of {DELAYS_S[0]} to {DELAYS_S[1]} s"
 
     def fill(self, count: int) -> float:
         """Publish with an expiration of one day."""

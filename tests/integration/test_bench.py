@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import results
 from bench.__main__ import PROGRAMS, Program
 from bench.peers.__main__ import PEERS
 from bench.shapes import SHAPES
@@ -58,7 +59,18 @@ def shared_servers(
 def test_every_program_is_listed() -> None:
     programs = {path.stem for path in BENCH.glob("*.py") if "\ndef main(" in path.read_text()}
     plain_consumers = {"receive_kafka", "receive_rabbitmq"}  # processes of `lateness`
-    assert programs - plain_consumers - {"__main__"} == {one.name for one in PROGRAMS} - {"peers"}
+    others = {"__main__", "results"}  # they run programs
+    assert programs - plain_consumers - others == {one.name for one in PROGRAMS} - {"peers"}
+
+
+def test_pages_quote_the_results() -> None:
+    found = results.RESULTS.read_text()
+    for page, with_ in (
+        (results.PEERS, results.with_figures),
+        (results.README, results.with_speed),
+    ):
+        text = page.read_text()
+        assert text == with_(text, found), "python -m bench.results writes them"
 
 
 @pytest.mark.slow
