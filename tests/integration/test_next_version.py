@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from delaybridge import Client, StoreNewer
-from delaybridge.errors import DecodeError
+from delaybridge.errors import ConfigError, DecodeError
+from delaybridge.ledger.sql import schema
+from delaybridge.ledger.sql.tables import VERSION_TABLE
 from delaybridge.message import Answer
 from delaybridge.operate.troubles.found import troubles
 from delaybridge.store.protocol import keys
@@ -96,6 +99,19 @@ def test_documents_of_the_next_version_are_refused_with_the_version_that_is_read
     assert refused.code == 2 and "this program reads version 1" in refused.err
     refused = run("definitions", "import", "-", stdin=document.encode())
     assert refused.code == 2 and "must be 1" in refused.err
+
+
+def test_tables_of_a_later_version_are_refused_and_left_as_they_are(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
+    schema.upgrade(engine)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '99'")
+        connection.commit()
+        for refuses, given in ((schema.check, connection), (schema.upgrade, engine)):
+            with pytest.raises(ConfigError, match="have version 99, .*: install a newer"):
+                refuses(given)
+        assert schema.version(connection) == "99"
+    engine.dispose()
 
 
 def test_a_record_with_a_later_head_is_kept_byte_for_byte(world: World) -> None:

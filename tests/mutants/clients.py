@@ -6,14 +6,18 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "layout: a later format", "delaybridge/store/protocol/replies.py",
-        "if later := later_format(text):", "if later := '':",
+        "layout: a later format",
+        "delaybridge/store/protocol/replies.py",
+        "if later := later_format(text):",
+        "if later := '':",
         "an operator is told to write over the record of a newer version",
         "tests/integration/test_next_version.py -k later_format",
     ),
     Mutant(
-        "reschedule: a later head", "lua/reschedule.lua",
-        " and version <= BACKDATED", "",
+        "reschedule: a later head",
+        "lua/reschedule.lua",
+        " and version <= BACKDATED",
+        "",
         "a record that a newer version wrote gets eight bytes, and the wrong format",
         "tests/integration/test_next_version.py -k later_head",
     ),

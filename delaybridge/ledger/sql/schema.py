@@ -34,23 +34,31 @@ def check(connection: Connection) -> None:
     found, needed = version(connection), newest()
     if found == needed:
         return
+    _refuse_later(found)
+    what = f"the tables have version {found}, this program needs {needed}"
     if not found:
-        raise ConfigError(f"ledger: the database has no tables of delaybridge: {_REMEDY}")
+        what = "the database has no tables of delaybridge"
+    raise ConfigError(f"ledger: {what}: {_REMEDY}")
+
+
+def _refuse_later(found: str) -> None:
+    """ConfigError if a later version of delaybridge has made the tables."""
     known = {script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()}
-    remedy = _REMEDY if found in known else "install a newer delaybridge"
-    raise ConfigError(
-        f"ledger: the tables have version {found}, this program needs {needed}: {remedy}"
-    )
+    if found and found not in known:
+        what = f"the tables have version {found}, this program needs {newest()}"
+        raise ConfigError(f"ledger: {what}: install a newer delaybridge")
 
 
 def upgrade(engine: Engine) -> tuple[str, str]:
     """Bring the tables to the version that this program needs: the version before, and after.
 
-    Several at once wait for each other where the database can lock, and none harms.
+    Several at once wait for each other where the database can lock, and none harms. ConfigError if
+    a later version of delaybridge has made the tables: they stay as they are.
     """
     with engine.connect() as connection:
         before = version(connection)
         connection.rollback()
+        _refuse_later(before)
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS))
         config.attributes["connection"] = connection

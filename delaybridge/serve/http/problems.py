@@ -43,6 +43,7 @@ _STORE_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.LedgerUnavailable, 503, "ledger_unavailable"),
     (errors.StoreUnavailable, 503, "store_unavailable"),
     (errors.StoreWiped, 503, "store_wiped"),
+    (errors.StoreNewer, 503, "store_newer"),
     (errors.StoreError, 503, "store_error"),
 )
 # What is wrong with a value of another type, by the field's name.
