@@ -14,6 +14,8 @@ import pytest
 import delaybridge
 from delaybridge import AsyncClient, Client
 from delaybridge.client.surface import TABLE
+from delaybridge.settings.names import fields_of
+from delaybridge.settings.settings import Settings
 from tests.chaos import page as faults
 from tests.chaos.cells import CELLS
 
@@ -33,6 +35,15 @@ INSIDE = [
     *(ROOT / "docs" / f"{name}.md" for name in ("internals", "decisions")),
     *sorted((ROOT / "docs").glob("inside-*.md")),
 ]
+SETTING = re.compile(r"`([a-z]+)\.(\w+)(?: = [^`]*)?`")
+# What looks like a setting on a page: of Python, of the chart, a file.
+NO_SETTINGS = {
+    "dead": {"kick_many", "discard_many", "redirect", "redirect_many"},
+    "front": {"enabled"},
+    "ledger": {"secret"},
+    "redis": {"RedisCluster"},
+    "ingest": {"py"},
+}
 FILE_IN_A_ROOM = re.compile(r"`(\w+/[\w/]+\.(?:py|lua))[:`]")
 NAME_IN_A_FILE = re.compile(r"`([\w/]+\.py): (\w+)`")
 
@@ -66,6 +77,16 @@ def test_the_index_has_every_page_once() -> None:
 @pytest.mark.parametrize(("page", "most"), [("README.md", 90), ("docs/internals.md", 150)])
 def test_the_first_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text().splitlines()) <= most
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_setting_that_a_page_names_exists(page: Path) -> None:
+    known = {section: set(names) for section, names in NO_SETTINGS.items()}
+    for (section, *name), *_ in fields_of(Settings):
+        if name:
+            known.setdefault(section, set()).update(name)
+    for section, name in SETTING.findall(page.read_text()):
+        assert name in known.get(section, {name}), f"{section}.{name}"
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
