@@ -15,7 +15,7 @@ from delaybridge.message import Answer
 from delaybridge.operate.troubles.found import troubles
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World
 from tests.rigs.command_line import Run
@@ -71,7 +71,7 @@ def test_a_namespace_with_a_later_format_is_refused_and_left_as_it_is(
 ) -> None:
     program = SCHEDULES.format(where=repr((redis_url, namespace)), delay=0)
     run_next(newer, program, **{NEW_FORMAT: "2"})
-    record = plain("GET", keys.birth(namespace))
+    record: RedisCommand[bytes] = plain("GET", keys.birth(namespace))
     (before,) = store.run([record])
     assert before.startswith(b"v2:16:")
     with Client(redis_url, namespace=namespace, brokers={"file": "memory://"}) as client:
@@ -107,9 +107,11 @@ def test_tables_of_a_later_version_are_refused_and_left_as_they_are(tmp_path: Pa
     with engine.connect() as connection:
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '99'")
         connection.commit()
-        for refuses, given in ((schema.check, connection), (schema.upgrade, engine)):
-            with pytest.raises(ConfigError, match="have version 99, .*: install a newer"):
-                refuses(given)
+        refused = "have version 99, .*: install a newer"
+        with pytest.raises(ConfigError, match=refused):
+            schema.check(connection)
+        with pytest.raises(ConfigError, match=refused):
+            schema.upgrade(engine)
         assert schema.version(connection) == "99"
     engine.dispose()
 
@@ -126,11 +128,16 @@ def test_a_record_with_a_later_head_is_kept_byte_for_byte(world: World) -> None:
     assert world.kick("b1") == Answer.UNREADABLE
     assert world.reschedule("a1", 1) == Answer.RESCHEDULED  # overdue: others then note the time
     for id, record in expected.items():
-        found = world.redis.hget(world.key("messages"), id)
+        found = stored(world, id)
         assert (found[:1], found[9:]) == (record[:1], record[9:])  # all but the due time
+
+
+def stored(world: World, id: str) -> bytes:
+    found = world.redis.hget(world.key("messages"), id)
+    assert isinstance(found, bytes)
+    return found
 
 
 def later(world: World, id: str) -> bytes:
     """The record of a message as a later version might have written it."""
-    record: bytes = world.redis.hget(world.key("messages"), id)
-    return b"\x03" + record[1:]
+    return b"\x03" + stored(world, id)[1:]
