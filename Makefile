@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench results pages site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench results pages pictures site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -73,6 +73,9 @@ pages: $(VENV)/.test servers ## write again what is generated of docs/ and confi
 	$(BIN)/python -m tools.values
 	$(BIN)/python -m tools.proof
 	$(BIN)/python -m tests.rigs.path --write
+
+pictures: $(VENV)/.test servers ## draw every picture of the pages again, on a quiet machine
+	$(BIN)/python -m tools.pictures
 
 site: $(VENV)/.test ## the documentation as a site: site/index.html, with no broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
