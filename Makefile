@@ -106,7 +106,7 @@ luacheck: $(VENV)/.test
 
 # The tools of a release have an environment of their own: exactly these versions, by their hashes.
 RELEASE := .venv-release
-COMPILE = $(RELEASE)/bin/uv pip compile --python-version 3.12 --universal \
+COMPILE = $(RELEASE)/bin/uv pip compile --python-version 3.11 --universal \
 	--generate-hashes --no-header --upgrade --quiet --output-file
 lock: $(RELEASE)/.done ## the newest packages of the image and of the release's tools, with hashes
 	$(COMPILE) requirements.lock pyproject.toml --extra fast --extra http --extra mysql --extra otel \
