@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from delaybridge import __version__
 from delaybridge.operate import cli
 from tests.rigs.command_line import Run
 from tools.reference import reference
@@ -108,7 +109,7 @@ def test_help_on_any_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns
 
 
 def test_version(run: Run) -> None:
-    assert run("--version").out == "delaybridge 0.1.0\n"
+    assert run("--version").out == f"delaybridge {__version__}\n"
 
 
 @pytest.mark.parametrize("path", [(), ("message",), ("dead",), ("worker",), ("config",)])
