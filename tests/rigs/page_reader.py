@@ -52,6 +52,9 @@ class PageReader(Terminals):
         named = {
             "DELAYBRIDGE_REDIS_URL": redis_url,
             "DELAYBRIDGE_NAMESPACE": self.name,
+            "RABBITMQ_URL": rabbitmq_url,
+            "REDIS_URL": redis_url,
+            "USER": "reader",
             "DELAYBRIDGE_SERVE__PORT": self._port_of("8645"),
             **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
         }

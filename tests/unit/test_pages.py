@@ -9,6 +9,7 @@ import io
 import json
 import shlex
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ from tests.rigs.pages import (
     calls,
     commands_in_sentences,
     every_block,
+    indented,
 )
 
 BLOCKS = [block for page in PAGES for block in every_block(page)]
@@ -43,8 +45,16 @@ def test_each_block_is_run_by_a_test_or_says_that_it_is_output() -> None:
         )
 
 
-def test_the_table_of_tests_names_tests_that_exist_and_name_the_page() -> None:
-    for (page, _), test in RUN_BY.items():
+def test_each_block_is_fenced() -> None:
+    assert {page: found for page in PAGES if (found := indented(page))} == {}
+
+
+def test_who_adds_a_block_looks_whether_its_page_s_test_runs_it() -> None:
+    """Then counts it in tests/rigs/pages.py. A page without a row there runs as a whole."""
+    found = Counter((block.page, block.language) for block in BLOCKS)
+    told = {place: number for place, (number, _) in (RUN_BY | NOT_RUN).items()}
+    assert {place: found[place] for place in told} == told
+    for (page, _), (_, test) in RUN_BY.items():
         assert page.rpartition("/")[2] in (ROOT / test).read_text(), f"{test}: {page}"
 
 

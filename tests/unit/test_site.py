@@ -7,10 +7,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from tests.rigs.fleet import ROOT
+from tests.rigs.pages import PAGES
 from tests.rigs.site_build import build
 from tools import site
 
-MOST_PAGES = 48
+MOST_PAGES, MOST_WORDS = 45, 66_700
 FETCHED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?(https?:[^\"> ]+)"
 )
@@ -38,13 +39,14 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_another_host
     assert [found for text in styles for found in FETCHED_BY_STYLE.findall(text)] == []
 
 
-def test_the_index_lists_what_the_site_has_in_groups() -> None:
+def test_the_index_lists_what_the_site_has_in_groups_and_it_is_short() -> None:
     groups = site.groups()
     assert [*groups] == ["Tutorials", "How-to guides", "Reference", "Explanation"]
     pages = [page for pages in groups.values() for page in pages.values()]
     own = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert sorted(pages) == sorted({*own, *site.GENERATED})
     assert len(pages) + 1 <= MOST_PAGES
+    assert sum(len((ROOT / page).read_text().split()) for page in PAGES) < MOST_WORDS
 
 
 def test_the_help_of_a_command_is_a_link_and_a_file_elsewhere_one_to_the_repository() -> None:
