@@ -65,7 +65,7 @@ bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the f
 results: $(VENV)/.test servers ## bench/RESULTS.md anew, beside the peers: 15 minutes alone
 	$(BIN)/python -m bench.results $(ARGS)
 
-pages: $(VENV)/.test servers ## write again what is generated of docs/ and config/
+pages: $(VENV)/.test servers ## write again what is generated of docs/, config/ and deploy/
 	$(BIN)/python -m tools.sample > sample.new && mv sample.new config/delaybridge.toml
 	$(BIN)/python -m tools.rooms
 	$(BIN)/python -m tools.states

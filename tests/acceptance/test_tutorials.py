@@ -6,7 +6,6 @@ Only the servers' addresses and names differ: `orders` on a page becomes a uniqu
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge import Client
-from tests.rigs.bridge import ROOT
 from tests.rigs.pages import blocks
 from tests.rigs.terminals import NewUser
 from tests.rigs.waiting import until
@@ -172,10 +170,3 @@ def test_every_block_of_the_python_page_runs(reader: Reader) -> None:
     assert printed[0].startswith("created")
     assert printed[-1] == "cancelled\n"
     reader.check_nothing_waits()
-
-
-def test_a_tutorial_ends_with_what_comes_next() -> None:
-    for page in (RABBITMQ, KAFKA):
-        steps = re.findall(r"^## (.*)$", (ROOT / page).read_text(), re.MULTILINE)
-        assert [step[:2] for step in steps[:-1]] == [f"{n}." for n in range(1, len(steps))]
-        assert steps[-1] == "Next"
