@@ -55,7 +55,8 @@ def page() -> str:
 def _section(of: ListedTrouble) -> str:
     anchors = "".join(f'<a id="{word}"></a>' for word in of.words)
     lines = [f"### {of.code}", "", *([anchors, ""] if anchors else [])]
-    lines += [f"{'**Red.** ' if of.is_red else ''}{of.when} **So:** {of.means}"]
+    lines += [f"{'**Red.** ' if of.is_red else ''}{of.when}"]
+    lines[-1] += f" **So:** {of.means}" if of.means else ""
     lines[-1] += f" **Cause:** {of.cause}" if of.cause else ""
     lines[-1] += f" **Log:** {', '.join(f'`{word}`' for word in of.words)}" if of.words else ""
     lines += [""] + [f"- {words}: `{command}`" for words, _, command in

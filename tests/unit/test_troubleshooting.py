@@ -32,9 +32,10 @@ def test_each_row_is_found_somewhere_and_what_is_found_is_a_row() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
 def test_a_row_says_what_it_means(row: ListedTrouble) -> None:
-    for text in (row.when, row.means, row.cause or "."):
+    for text in (row.when, row.means or ".", row.cause or "."):
         assert text.endswith(".")
     assert row.says.strip()
+    assert row.means or not row.alerts
     for remedy in row.remedy:
         words, command = remedy.split(": ", 1)
         assert words and re.match(r"[a-z-]+(\.sh)? \S|df|export [A-Z_]+=", command), remedy

@@ -33,9 +33,9 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """A thing that can be wrong.
 
     about: what `doctor` calls its subject. says: the sentence, with `{name}` for what is found;
-    `{what}` alone: others make the sentence. when: the threshold. cause: unless it is plain.
-    remedy: each `words: command`, which works when it is pasted. words: what the log and errors
-    call it. page: of the console; `{place}`: the destination's. is_red: whether `health` fails.
+    `{what}` alone: others make the sentence. when: the threshold. means, cause: unless they are
+    plain. remedy: each `words: command`, which works when it is pasted. words: what the log and
+    errors call it. page: of the console; `{place}`: the destination's. is_red: `health` fails.
     """
 
     code: str = ""
@@ -43,7 +43,7 @@ class ListedTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     about: str
     says: str
     when: str
-    means: str
+    means: str = ""
     cause: str = ""
     words: list[str] = []
     remedy: list[str] = []
