@@ -27,7 +27,7 @@ MUTANTS = [
         "or its and its ~= REPLACED and",
         "or its and its == CANCELLED and",
         "two are told that they cancelled one message",
-        "tests/integration/test_cold_stories.py -k sqlite",
+        "tests/protocol/test_replay.py",
     ),
     Mutant(
         "schedule: a refusal is noted if a worker has held the bucket",
@@ -35,7 +35,7 @@ MUTANTS = [
         "source == '' and ARGV[8] == '1'",
         "redis.call('HEXISTS', KEYS[8], 'generation') == 1",
         "two are told that they cancelled one message",
-        "tests/integration/test_cold_stories.py -k sqlite",
+        "tests/protocol/test_replay.py",
     ),
     Mutant(
         "cancel: the last of several cold rows",
