@@ -142,7 +142,7 @@ def test_a_program_for_the_plugin_delays_its_message_through_the_front(reader: R
     host = f"{front.username}:{front.password}@{LOOPBACK}:{port}"
     program = program.replace("guest:guest@localhost:5673", host)
     began_s = time.time()
-    assert reader.run(program, "sh") == f"order 42 of {reader.name}\n"
+    assert reader.run(program, "sh") == f"order 42 of {reader.name}-1\n"
     assert time.time() >= began_s + 5
 
 
