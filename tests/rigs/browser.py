@@ -21,7 +21,7 @@ from playwright.async_api import (
 
 from tests.rigs.waiting import DEADLINE_S
 
-DESKTOP, PHONE = (1280, 800), (390, 844)
+DESKTOP, PHONE = (1280, 800), (360, 740)
 expect.set_options(timeout=DEADLINE_S * 1000)
 _AXE = """async leftOut => (await axe.run(document, {
     resultTypes: ["violations"], rules: leftOut ? {[leftOut]: {enabled: false}} : {}
