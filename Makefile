@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench results pages pictures site check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench results pages pictures site links check lint unit format servers kubernetes luacheck lock dist audit workflows images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -79,6 +79,12 @@ pictures: $(VENV)/.test servers ## draw every picture of the pages again, on a q
 
 site: $(VENV)/.test ## the documentation as a site: site/index.html, with no broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# What is in this repository is checked by `make unit`: the site links to it by its address there.
+links: site ## no link of the site leads nowhere, on other hosts either: needs the internet
+	$(BIN)/pip install --quiet --disable-pip-version-check LinkChecker==10.6.0
+	$(BIN)/linkchecker --no-status --check-extern --ignore-url '^https://github.com/delaybridge/' \
+		site/index.html
 
 check: lint unit ## lint and unit tests
 

@@ -69,7 +69,7 @@ def test_a_file_on_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
             (tmp_path / "delaybridge.toml").write_text(block.code)
             Settings.load(tmp_path / "delaybridge.toml", environ={})
     else:
-        assert configparser.ConfigParser(strict=False).read_string(block.code) is None
+        configparser.ConfigParser(strict=False).read_string(block.code)
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=str)

@@ -24,7 +24,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_another_host
     built = build(tmp_path)
     assert built.returncode == 0, built.stderr
     pages = {page.name: page.read_text() for page in tmp_path.glob("*.html")}
-    listed = [page for pages in site.groups().values() for page in pages.values()]
+    listed = [page for group in site.groups().values() for page in group.values()]
     wanted = {page.removesuffix(".md") + ".html" for page in listed} | {"index.html", "404.html"}
     assert pages.keys() == wanted
     for found in (
