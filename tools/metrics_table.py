@@ -6,7 +6,7 @@ import click
 
 from delaybridge.operate.metrics.catalog import METRICS, Metric
 
-HEAD = "| name (`delaybridge_` and) | meaning |\n|---|---|\n"
+HEAD = "| name, after `delaybridge_` | meaning |\n|---|---|\n"
 
 
 def table(*kinds: str) -> str:
