@@ -17,6 +17,7 @@ INDEX, README = ROOT / "docs" / "README.md", ROOT / "README.md"
 GENERATED: dict[str, tuple[str, str, Callable[[], str]]] = {
     "cli.md": ("Reference", "Commands", reference),
 }
+SAMPLE = ROOT / "config" / "delaybridge.toml"
 _LINK = re.compile(r"^\| \[([^\]]+)\]\(([\w-]+\.md)\)", re.MULTILINE)
 _LOCAL = re.compile(r"\]\((?!https?:|#)(docs/)?")
 _OUT = re.compile(r"\]\(\.\./([^)]*)\)")
@@ -53,10 +54,13 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links out of docs/ to the repository, and the help of a command to its section.
 
-    The first page is the README, and below it the index.
+    The first page is the README, and below it the index; that of the settings has them all.
     """
     if page.file.src_uri == INDEX.name:
         markdown = _of_docs(README.read_text()) + markdown[markdown.index("\n## ") :]
+    elif page.file.src_uri == "settings.md":
+        markdown += f"\n## Every setting\n\n```toml\n{SAMPLE.read_text()}```\n"
+    markdown = markdown.replace("](../config/delaybridge.toml)", "](settings.md#every-setting)")
     markdown = _OUT.sub(rf"]({config.extra['repository']}/blob/main/\1)", markdown)
     return _HELP.sub(_to_section, markdown) if page.file.src_uri != "cli.md" else markdown
 

@@ -51,8 +51,10 @@ def test_the_index_lists_what_the_site_has_in_groups_and_it_is_short() -> None:
 
 def test_the_help_of_a_command_is_a_link_and_a_file_elsewhere_one_to_the_repository() -> None:
     page, config = Mock(**{"file.src_uri": "a.md"}), Mock(extra={"repository": "https://host/repo"})
-    text = "`delaybridge message ls --help`, [settings](../config/delaybridge.toml), [b](b.md#c)"
+    text = (
+        "`delaybridge message ls --help`, [all](../config/delaybridge.toml), [x](../x), [b](b.md#c)"
+    )
     assert site.on_page_markdown(text, page, config, Mock()) == (
         "[`delaybridge message ls --help`](cli.md#delaybridge-message-ls), "
-        "[settings](https://host/repo/blob/main/config/delaybridge.toml), [b](b.md#c)"
+        "[all](settings.md#every-setting), [x](https://host/repo/blob/main/x), [b](b.md#c)"
     )
