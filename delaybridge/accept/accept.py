@@ -164,9 +164,8 @@ def _short_key(key: object, limits: Limits) -> bytes | None:
 def check_delay(wait_ms: int, limits: Limits, name: str) -> None:
     """DelayOutOfRange if a due time is further ahead than `limits` allow."""
     if wait_ms > limits.delay_ms:
-        raise DelayOutOfRange(
-            "too_far", name, f"{wait_ms} ms ahead; the limit (limits.delay) is {limits.delay_ms} ms"
-        )
+        ahead, most = map(times.format_duration, (wait_ms, limits.delay_ms))
+        raise DelayOutOfRange("too_far", name, f"{ahead} ahead, more than limits.delay, {most}")
 
 
 def check_key(key: object) -> bytes | None:

@@ -43,5 +43,5 @@ class Owner(NamedTuple):
         kind = f"{route.kind}{' --front' if route.is_fronted else ''}"
         return (
             f"{route} belongs to {whose}. Let {self.name} read another source; or, if {other} "
-            f"is given up, run once: delaybridge ingest {kind} --take-over {other}"
+            f"is given up, run once, until it reads: delaybridge ingest {kind} --take-over {other}"
         )

@@ -47,7 +47,7 @@ HOSTILE = "\x1b[31m\u202e\r\n\x07\x9b"
         (StoreError("redis: x"), 5, "store_error"),
         (PublishUnavailable("x"), 5, "publish_unavailable"),
         (ZeroDivisionError("x"), 1, "internal"),
-        (FileNotFoundError(2, "No such file", "x"), 1, "os_error"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "os_error"),
     ],
 )
 def test_exit_code_by_error(error: Exception, code: int, word: str) -> None:

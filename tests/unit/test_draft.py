@@ -114,7 +114,7 @@ def outcome(of: Any) -> Any:
         return of()
     except MessageError as exc:
         # How far ahead a time is depends on the millisecond of the call.
-        return type(exc), exc.code, exc.field, re.sub(r"\d+ ms ahead", "ms ahead", exc.detail)
+        return type(exc), exc.code, exc.field, re.sub(r"\S+ ahead", "ahead", exc.detail)
     except Exception as exc:
         return type(exc)
 

@@ -115,7 +115,8 @@ def failure_of(exc: Exception) -> Failure:
         return Failure(Exit.REFUSED, "config", None, remedy)
     if isinstance(exc, OSError) and exc.strerror:
         text = f"{exc.filename or 'input/output'}: {exc.strerror}"
-        return Failure(Exit.FAILED, "os_error", None, text)
+        exit = Exit.REFUSED if isinstance(exc, FileNotFoundError) else Exit.FAILED
+        return Failure(exit, "os_error", None, text)
     text = f"internal: {type(exc).__name__}: {exc}; a bug in delaybridge, -v shows where"
     return Failure(Exit.FAILED, "internal", None, text)
 

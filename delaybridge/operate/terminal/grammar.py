@@ -36,6 +36,10 @@ pass_call: Decorator = click.make_pass_decorator(Invocation)
 class Command(click.Command):
     """A command that also accepts `--json`, and refuses an option given twice."""
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """Its first sentence, whole: a list of commands wraps it."""
+        return super().get_short_help_str(1000)
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its own, and a `--json` that --help does not show."""
         own = super().get_params(ctx)
