@@ -159,7 +159,8 @@ class PageReader(Terminals):
     def check(self) -> None:
         """Check that what was started runs: it is ended only with the test."""
         for (log, line), process in zip(self.running.items(), self.processes, strict=True):
-            assert process.poll() is None, f"{line}: {self.printed(log)}"
+            said = self.printed(log)
+            assert process.poll() is None and not said.startswith("error:"), f"{line}: {said}"
 
     def close(self) -> None:
         """End what was started."""

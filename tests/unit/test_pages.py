@@ -7,6 +7,7 @@ import configparser
 import contextlib
 import io
 import json
+import re
 import shlex
 import tomllib
 from collections import Counter
@@ -110,3 +111,11 @@ def test_the_commands_in_the_sentences_of_a_page_exist(page: str) -> None:
     for command in commands_in_sentences(page):
         with contextlib.suppress(*IN_PART), contextlib.redirect_stdout(io.StringIO()):
             check(shlex.split(command))
+
+
+def test_the_pages_name_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for page in PAGES:
+        named = re.findall(r"delaybridge\[([\w,-]+)\]", (ROOT / page).read_text())
+        extras = {extra for names in named for extra in names.split(",")}
+        assert extras <= project["optional-dependencies"].keys(), page

@@ -58,3 +58,21 @@ def test_the_help_of_a_command_is_a_link_and_a_file_elsewhere_one_to_the_reposit
         "[`delaybridge message ls --help`](cli.md#delaybridge-message-ls), "
         "[all](settings.md#every-setting), [x](https://host/repo/blob/main/x), [b](b.md#c)"
     )
+
+
+def test_the_pages_that_the_code_names_exist() -> None:
+    """An error or a comment that leads to a page which is gone leads nowhere."""
+    kinds = {".json", ".lua", ".py", ".sql", ".toml", ".yaml", ".yml"}
+    files = [
+        path
+        for folder in ("bench", "config", "delaybridge", "deploy", "lua", "tests", "tools")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in kinds
+    ]
+    named = {
+        (str(path.relative_to(ROOT)), page)
+        for path in files
+        for page in re.findall(r"\bdocs/[a-z-]+\.md\b", path.read_text())
+    }
+    assert len(named) > 50
+    assert {(file, page) for file, page in named if not (ROOT / page).exists()} == set()
