@@ -21,7 +21,8 @@ def test_what_is_enlisted_is_read_again_and_what_cannot_be_read_is_left_out() ->
 
 def test_what_a_refusal_says_is_to_be_run_reads_exchanges_of_fronts() -> None:
     said = Owner("ns@1").refusal(ROUTE, "ns@0")
-    assert said.endswith("run once, until it reads: delaybridge ingest rabbitmq --front --take-over ns@0")
+    command = "delaybridge ingest rabbitmq --front --take-over ns@0"
+    assert said.endswith(f"run once, until it reads: {command}")
 
 
 def test_of_many_exchanges_each_has_its_turn() -> None:
