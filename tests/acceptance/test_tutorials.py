@@ -100,6 +100,7 @@ def test_the_tutorial_of_rabbitmq(reader: Reader) -> None:
     assert "never seen" not in reader.printed("consumer")
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_kafka(reader: Reader) -> None:
     topics, worker, consumer, shell, program, last = reader.blocks(KAFKA)
     reader.run(topics, "sh")
