@@ -77,6 +77,8 @@ def test_a_namespace_with_a_later_format_is_refused_and_left_as_it_is(
     with Client(redis_url, namespace=namespace, brokers={"file": "memory://"}) as client:
         with pytest.raises(StoreNewer, match="has format 2, this version reads format 1: install"):
             client.schedule("file:q", b"x", delay=1, id="ours")
+        with pytest.raises(StoreNewer):
+            client.destinations.pause("file:q")
     for command in ("stats", "scan", "message ls", "bucket ls"):
         refused = run(*command.split())
         assert refused.code == 2, command

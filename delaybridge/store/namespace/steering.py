@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from delaybridge.accept.destination import parse_destination
-from delaybridge.store.namespace import rules
+from delaybridge.errors import StoreNewer
+from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Change, Rule, place_of
-from delaybridge.store.protocol.verbs import Steps
+from delaybridge.store.protocol.verbs import Each, Steps
 
 
 class RuleChanges(Namespace):
@@ -15,8 +16,11 @@ class RuleChanges(Namespace):
     def steer(self, place: str, change: Change) -> Steps[Rule]:
         """Change the rule of a place that names a broker of this client, or has a rule already.
 
-        MessageError: it is not such a place, or the change is wrong.
+        MessageError: it is not such a place, or the change is wrong. StoreNewer, too: nothing is done.
         """
+        (record,) = yield Each([registry.read_layout(self.namespace)])
+        if isinstance(record, StoreNewer):
+            raise record
         place = place_of(place, self.kinds)
         if place.partition(":")[0] not in self.kinds:
             (stored,) = yield [rules.read(self.namespace)]
