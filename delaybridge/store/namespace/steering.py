@@ -16,7 +16,7 @@ class RuleChanges(Namespace):
     def steer(self, place: str, change: Change) -> Steps[Rule]:
         """Change the rule of a place that names a broker of this client, or has a rule already.
 
-        MessageError: it is not such a place, or the change is wrong. StoreNewer, too: nothing is done.
+        MessageError: it is not such a place, or the change is wrong. Or StoreNewer.
         """
         (record,) = yield Each([registry.read_layout(self.namespace)])
         if isinstance(record, StoreNewer):
