@@ -22,7 +22,7 @@ class BullMQ(DrivenPeer):
 
     name = "BullMQ"
     stored = "Redis' memory; AOF each second"
-    cannot = "reach a broker; other languages only with their own port of its worker"
+    cannot = "reach a broker: its own workers take the jobs"
 
     def open(self) -> None:
         """Start the program; note the lateness with the default hz."""

@@ -33,7 +33,7 @@ class Celery(Peer):
     """One worker with as many threads as the machine has cores, on a durable classic queue."""
 
     name = "Celery, countdown"
-    stored = "a classic queue's file, written to disk before the answer"
+    stored = "a classic queue's file, which the system writes to disk later"
     cannot = "hold more than its workers' memory; reach plain consumers; reschedule"
     most_due, most_pending = 1000, 5000
 

@@ -38,7 +38,7 @@ class DrivenPeer(Peer):
         self.stack.callback(self._end)
         self.version = str(self._answer(timeout_s)["version"])
         if self.warmed:
-            self.burst(self.warmed, slack=3)
+            self.lateness(self.warmed, 1)
 
     def fill(self, count: int) -> float:
         """Add in batches of 1,000, or with as many adds unconfirmed."""

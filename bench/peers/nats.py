@@ -34,7 +34,7 @@ class Nats(DrivenPeer):
 
     name = "NATS, scheduled messages"
     stored = "a file, written to disk within 2 minutes"
-    cannot = "reach another broker; be less than 250 ms apart: it looks four times a second"
+    cannot = "reach another broker; be on time to 250 ms: it looks four times a second"
 
     def open(self) -> None:
         """Start the server and the program."""

@@ -22,7 +22,7 @@ class Pulsar(DrivenPeer):
 
     name = "Pulsar, delayed delivery"
     warmed = 10_000
-    stored = "a file, written to disk before the answer"
+    stored = "memory, then a file: a standalone server writes no journal"
     cannot = "cancel; reach another broker; other subscriptions than shared ones"
 
     def open(self) -> None:

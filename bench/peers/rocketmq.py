@@ -56,4 +56,4 @@ class RocketMQ(DrivenPeer):
 
     def versions(self) -> Mapping[str, str]:
         """The broker's version."""
-        return {"RocketMQ": self.version}
+        return {"RocketMQ": self.version.strip("V").replace("_", ".")}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from datetime import UTC, datetime
 from multiprocessing import Pool
+from pathlib import Path
 from time import perf_counter
 
 from tests.protocol.bounds import Bounds
 from tests.protocol.explorations import MUTANTS, SMALL, WHOLE, Mutant
 from tests.protocol.explore import Explored, explore
+
+KEPT = Path(__file__).with_name("explored.json")
 
 
 def main(wanted: list[str]) -> int:
@@ -21,8 +26,16 @@ def main(wanted: list[str]) -> int:
             total += explored.states
             if shown(job, explored, took_s, in_full=bool(wanted)):
                 wrong.remove(job.name)
+                keep(job.name, explored.states)
     print(f"{total:,} states in {perf_counter() - started:.0f} s; wrong: {', '.join(wrong) or '-'}")
     return 1 if wrong or not jobs else 0
+
+
+def keep(name: str, states: int) -> None:
+    """Keep how many states this exploration had, and when, for docs/how-we-know.md."""
+    kept = json.loads(KEPT.read_text())
+    kept[name] = [states, f"{datetime.now(UTC):%Y-%m-%d}"]
+    KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
 
 
 def explored_of(job: Bounds | Mutant) -> tuple[Bounds | Mutant, Explored, float]:

@@ -18,6 +18,7 @@ from delaybridge.settings.names import fields_of
 from delaybridge.settings.settings import Settings
 from tests.chaos import page as faults
 from tests.chaos.cells import CELLS
+from tools import proof as counts
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -65,6 +66,10 @@ def test_every_link_leads_to_a_file_and_a_title(page: Path) -> None:
 def test_the_tables_of_the_faults_are_those_of_the_last_run() -> None:
     for path, text in faults.written().items():
         assert path.read_text() == text, "python -m tests.chaos.page"
+
+
+def test_how_we_know_has_the_counts_of_today() -> None:
+    assert counts.PAGE.read_text() == counts.page(), "python -m tools.proof"
 
 
 def test_the_index_has_every_page_once() -> None:
