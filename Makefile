@@ -62,7 +62,7 @@ protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in it
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
 	$(BIN)/python -m bench $(if $(FULL),full)
 
-results: $(VENV)/.test servers ## bench/RESULTS.md anew, beside the peers: 15 minutes alone
+results: $(VENV)/.test servers ## bench/RESULTS.md, measured beside the peers: 15 minutes alone
 	$(BIN)/python -m bench.results $(ARGS)
 
 pages: $(VENV)/.test servers ## write again what is generated of docs/, config/ and deploy/

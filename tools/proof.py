@@ -1,4 +1,4 @@
-"""The counts of docs/how-we-know.md: `python -m tools.proof` writes them anew.
+"""The counts of docs/how-we-know.md: `python -m tools.proof` writes them.
 
 What is listed in tests/ is counted there; what only a long run can say is read from the file that
 the run keeps: tests/protocol/explored.json, tests/chaos/results.json, tests/soak.json.

@@ -24,7 +24,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from statistics import median
@@ -113,11 +113,19 @@ class Sheet:
         return took_s
 
     def _fill(self, peer: Peer, runs: int) -> None:
-        before = peer.empty_memory_bytes()
+        before = self._memory(peer.empty_memory_bytes)
         for _ in range(runs):
             self._take("fill", partial(peer.fill, self.pending // runs))
-        for where, used in peer.memory_bytes().items():
-            self._note(f"bytes {where}", used - before[where])
+        after = self._memory(peer.memory_bytes)
+        for where in filter(before.__contains__, after):
+            self._note(f"bytes {where}", after[where] - before[where])
+
+    def _memory(self, ask: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
+        try:
+            return ask()
+        except Exception:
+            self._explain("memory")
+            return {}
 
     def _take(self, name: str, measure: Callable[[], object]) -> None:
         try:

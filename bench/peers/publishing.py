@@ -185,7 +185,7 @@ def ready(channel: Any, queue: str) -> int:
 
 def broker_bytes(node: RabbitMQNode) -> Mapping[str, int]:
     """Bytes that the Erlang VM has allocated, including binaries and tables, without garbage."""
-    now, later = node.ctl("eval", MEMORY, timeout_s=PATIENCE_S).strip().strip('"').split()
+    now, later = node.ctl("eval", MEMORY).strip().strip('"').split()
     return {"new": int(now), "in segments": int(later)}
 
 
