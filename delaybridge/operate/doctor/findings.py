@@ -130,9 +130,9 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
     from delaybridge.store.protocol.verbs import Work
 
     try:
-        ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
-        ledger.run(Work(lambda on: None))
-        ledger.close()
+        timeout_s = settings.redis.timeout_s
+        with closing(open_ledger(settings.ledger.url, timeout_s=timeout_s)) as ledger:
+            ledger.run(Work(lambda on: None))
     except (errors.ConfigError, errors.StoreError) as exc:
         yield trouble("ledger_unreachable", why=str(exc).removeprefix("ledger: "))
         return
