@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.servers.cluster",
     "tests.servers.clock",
     "tests.servers.rabbitmq",
+    "tests.servers.empty_root",
     "tests.servers.kafka",
     "tests.servers.browser",
     "tests.servers.clients",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.rigs.crew import PATIENT_PROCESS
@@ -41,7 +41,7 @@ class Terminals:
         with (self.folder / log).open("wb") as out:
             self.processes.append(
                 subprocess.Popen(
-                    _command(code, language),
+                    self.command(code, language),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
@@ -54,7 +54,7 @@ class Terminals:
     def run(self, code: str, language: str = "python") -> str:
         """Run it; returns what it prints. It must exit with 0, and print no warning."""
         ended = subprocess.run(
-            _command(code, language),
+            self.command(code, language),
             env=self.environment,
             cwd=self.folder,
             capture_output=True,
@@ -65,6 +65,11 @@ class Terminals:
         assert ended.returncode == 0, ended.stderr
         assert not ended.stderr, ended.stderr
         return ended.stdout
+
+    def command(self, code: str, language: str) -> Sequence[str]:
+        """What runs it."""
+        python = [sys.executable, "-W", "error", "-c"]
+        return [*(python if language == "python" else ["bash", "-euc"]), code]
 
     def printed(self, log: str) -> str:
         return (self.folder / log).read_text(errors="replace")
@@ -78,13 +83,6 @@ class Terminals:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _command(code: str, language: str) -> list[str]:
-    return [
-        *([sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euc"]),
-        code,
-    ]
 
 
 class NewUser(Terminals):
