@@ -45,7 +45,7 @@ class Nats(DrivenPeer):
     def memory_bytes(self) -> Mapping[str, int]:
         """The server's resident set, and its files."""
         resident = resident_bytes(self.server.pid)
-        return {"in the server": resident, "on disk": disk_bytes(self.server.folder)}
+        return {"resident in the server": resident, "on disk": disk_bytes(self.server.folder)}
 
     def versions(self) -> Mapping[str, str]:
         """The server's version."""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bench import results
 from bench.__main__ import PROGRAMS, Program
 from bench.peers.__main__ import PEERS
 from bench.shapes import SHAPES
@@ -30,7 +29,7 @@ TRIMMED = {
     "bench.limit.AHEAD_S": 0.3,
     "bench.limit.WORKERS": (2,),
     "bench.peers.__main__.PEERS": PEERS[:1],  # the others would take minutes
-    "bench.peers.__main__.RATES": (100,),
+    "bench.peers.__main__.RATE": 100,
     "bench.peers.delaybridge.AHEAD_S": 0.3,
     "bench.shapes.SHAPES": SHAPES[-1:],
     "bench.growth.AHEAD_S": 0.3,
@@ -61,16 +60,6 @@ def test_every_program_is_listed() -> None:
     plain_consumers = {"receive_kafka", "receive_rabbitmq"}  # processes of `lateness`
     others = {"__main__", "results"}  # they run programs
     assert programs - plain_consumers - others == {one.name for one in PROGRAMS} - {"peers"}
-
-
-def test_pages_quote_the_results() -> None:
-    found = results.RESULTS.read_text()
-    for page, with_ in (
-        (results.PEERS, results.with_figures),
-        (results.README, results.with_speed),
-    ):
-        text = page.read_text()
-        assert text == with_(text, found), "python -m bench.results writes them"
 
 
 @pytest.mark.slow
