@@ -131,7 +131,7 @@ def test_texts_that_were_read_are_not_interned(reader: str) -> None:
     held = [READERS[reader](f"x{id(reader):x}{number:06x}") for number in range(COUNT)]
     own = [text for text in texts_in(held) if re.search(r"x[0-9a-f]{8,}|[0-9]{9,}ms", text)]
     assert len(own) >= COUNT
-    assert sum(map(is_interned, own)) == 0
+    assert sum(map(is_interned, set(own))) == 0  # asking about one may keep it, in Python 3.12
 
 
 def test_nothing_in_the_package_interns_by_itself() -> None:
