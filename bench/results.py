@@ -31,15 +31,12 @@ RESULTS, PEERS, README = (
 MARKS = "<!-- figures: written by bench/results.py -->", "<!-- end of figures -->"
 # Programs of `make bench`, and the numbers that each is given.
 OWN: tuple[tuple[Any, ...], ...] = (
-    ("schedule", 50_000, 3),
-    ("drain", 50_000, 3),
-    ("drain_kafka", 50_000, 3),
-    ("burst", 60_000, 3),
-    ("lateness", 5, 1_000_000),
-    ("ingest", 30_000, 3),
-    ("life", 20_000, 3),
-    ("stages", 5000),
-    ("startup", 5),
+    ("schedule", 20_000, 2),
+    ("drain", 40_000, 2),
+    ("drain_kafka", 40_000, 2),
+    ("ingest", 20_000, 2),
+    ("lateness", 3, 1_000_000),
+    ("stages", 2000),
 )
 HEAD = """# Results of one run
 
