@@ -169,7 +169,7 @@ class Past(Part):
         found = [Setback(*seen)]
         for bucket, rowless in self._had().items():
             found.append(Setback(*seen, bucket, self.known[bucket].turn, rowless=rowless))
-        hint = "workers wait for: delaybridge alarm clear"
+        hint = "no worker starts before: delaybridge alarm clear"
         if store.recorder is not None:
             hint = "it is made again by the ledger"
         say(logging.ERROR, "store_wiped", reason=history_alarm.setbacks_text(found), hint=hint)

@@ -78,3 +78,13 @@ async def test_where_nothing_listens_no_server_is_named() -> None:
 def test_a_store_that_is_no_redis_is_named(said: str, name: str) -> None:
     text = f"redis: {name} answers there, not Redis: check redis.url"
     assert str(translate(InvalidResponse(said))) == text
+
+
+def test_of_the_addresses_of_a_host_that_refuse_one_is_named() -> None:
+    refused = "[Errno 111] Connect call failed ('{}', 6379{})"
+    both = f"{refused.format('::1', ', 0, 0')}, {refused.format('127.0.0.1', '')}"
+    said = f"Error Multiple exceptions: {both} connecting to localhost:6379."
+    wanted = (
+        "Error [Errno 111] Connect call failed ('127.0.0.1', 6379) connecting to localhost:6379."
+    )
+    assert str(translate(ConnectionError(said))) == f"redis: no answer: {wanted}"

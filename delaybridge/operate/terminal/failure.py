@@ -88,6 +88,7 @@ class Failure(Exception):
         return self.exit
 
 
+_EXIT_OF_FILES = {FileNotFoundError: Exit.REFUSED}  # it names no file that is there
 INTERRUPTED = Failure(Exit.INTERRUPTED, "interrupted", None, "interrupted")
 
 
@@ -115,8 +116,7 @@ def failure_of(exc: Exception) -> Failure:
         return Failure(Exit.REFUSED, "config", None, remedy)
     if isinstance(exc, OSError) and exc.strerror:
         text = f"{exc.filename or 'input/output'}: {exc.strerror}"
-        exit = Exit.REFUSED if isinstance(exc, FileNotFoundError) else Exit.FAILED
-        return Failure(exit, "os_error", None, text)
+        return Failure(_EXIT_OF_FILES.get(type(exc), Exit.FAILED), "os_error", None, text)
     text = f"internal: {type(exc).__name__}: {exc}; a bug in delaybridge, -v shows where"
     return Failure(Exit.FAILED, "internal", None, text)
 

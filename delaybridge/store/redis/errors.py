@@ -89,6 +89,12 @@ def wrong_type(command: RedisCommand[Any]) -> WrongType:
     return WrongType(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
 
 
+def _of_one_address(reason: str) -> str:
+    """Why the last address of a host did not answer; asyncio names each of them."""
+    tried, mark, last = reason.rpartition("[Errno")
+    return f"Error {mark}{last}" if "Multiple exceptions" in tried else reason
+
+
 def translate(error: Exception) -> DelayBridgeError:
     """The delaybridge error for one of redis-py's or the system's, without addresses or secrets."""
     text = printable(str(error))[:200]
@@ -106,7 +112,7 @@ def translate(error: Exception) -> DelayBridgeError:
     if isinstance(error, _SILENT):
         if refused := refused_certificate(error):
             return StoreUnavailable(f"redis: its certificate is refused: {refused}")
-        reason = str(error) or type(error).__name__
+        reason = _of_one_address(str(error)) or type(error).__name__
         return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
     if isinstance(error, AGAIN):
         return StoreUnavailable(f"redis: not ready: {text[:160]}")
