@@ -217,10 +217,10 @@ def test_the_longest_delay_is_ten_years_unless_another_is_set() -> None:
 )
 def test_a_time_beyond_the_limit_is_refused_and_both_numbers_are_named(delay: Any, at: Any) -> None:
     limits = Limits(delay_ms=10 * 86_400_000)  # T34
-    with pytest.raises(DelayOutOfRange, match="limit.* 864000000 ms") as caught:
+    with pytest.raises(DelayOutOfRange, match="more than limits.delay, 10d$") as caught:
         when(delay, at, limits)
     assert caught.value.code == "too_far"
-    assert caught.value.detail[:3].isdigit()
+    assert caught.value.detail.split()[0] in {"11d", "10d23h"}
 
 
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())
