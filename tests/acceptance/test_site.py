@@ -1,4 +1,4 @@
-"""The documentation's site in Chromium: on a phone, offline, with its search."""
+"""The documentation's site in Chromium: on a phone, on paper, offline, with its search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.rigs.site_build import build
 from tests.servers.process import LOOPBACK
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
-NARROW = (360, 740)
+NARROW, PAPER = (360, 740), (794, 1123)
+CUT = """() => [...document.querySelectorAll("article pre code, .md-typeset__scrollwrap")]
+  .filter(part => part.scrollWidth > part.clientWidth + 1).map(part => part.textContent)"""
 THEME = "aria-dialog-name"  # of its search
 
 
@@ -55,6 +57,16 @@ async def test_no_page_is_wider_than_a_phone_or_asks_another_host(
             await page.goto(f"/{name}")
             assert not await too_wide(page), name
     assert {each for each in asked if not each.startswith((url, "data:", "about:"))} == set()
+
+
+async def test_nothing_of_a_page_is_cut_off_on_paper(
+    pages: tuple[str, list[str]], program: Browser
+) -> None:
+    async with browser(program, pages[0], size=PAPER) as page:
+        await page.emulate_media(media="print")
+        for name in pages[1]:
+            await page.goto(f"/{name}")
+            assert await page.evaluate(CUT) == [], name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
