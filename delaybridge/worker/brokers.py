@@ -13,6 +13,7 @@ from delaybridge.publish import PublishOptions, Report, connect, kind_of
 from delaybridge.publish.guarded import GuardedPublisher
 from delaybridge.publish.pull import PullPublisher
 from delaybridge.scan.lanes.lane import ERROR_CHARS, Broker, Lane
+from delaybridge.store.protocol.record import first_word
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import Background
 
@@ -40,7 +41,7 @@ class Brokers:
         self.by_name = {PULL: Broker(PULL, pull)}
         self.by_name |= {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
-        self._logged: dict[str, str | None] = {}  # the reason logged last; None: available
+        self._logged: dict[str, str | None] = {}  # its word that was logged last; None: available
         self._background = Background()
 
     async def keep(self) -> None:
@@ -118,11 +119,12 @@ class Brokers:
     def _changed(self, name: str) -> None:
         if name in self.by_name:
             reason = self.by_name[name].publisher.unavailable
-            if reason == self._logged.get(name, ""):
-                pass  # the change is that of a replaced broker of this name
+            word = None if reason is None else first_word(reason)
+            if word == self._logged.get(name, ""):
+                pass  # librdkafka varies its words; or the change is a replaced broker's
             elif reason is None:
                 say(logging.INFO, "broker_available", name=name)
             else:
                 say(logging.WARNING, "broker_unavailable", name=name, reason=reason)
-            self._logged[name] = reason
+            self._logged[name] = word
         self._on_change()

@@ -12,6 +12,7 @@ from delaybridge.publish import CONFIRMED, Outcome, PublishOptions, Report, Verd
 from delaybridge.publish.guarded import GuardedPublisher
 from delaybridge.publish.memory import MemoryPublisher
 from delaybridge.publish.pull import PullPublisher
+from delaybridge.scan.lanes.lane import Broker
 from delaybridge.worker.brokers import Brokers
 from tests.rigs.broker import Sink
 from tests.rigs.broker_memory import MemoryRig
@@ -128,3 +129,15 @@ def test_an_outcome_for_all_is_passed_on_as_it_came() -> None:
     made._owed.add(sent := deliveries(3))
     made._owed.report(sent, CONFIRMED)
     assert passed[0][0] is sent, "no work for each message"
+
+
+async def test_a_broker_that_is_away_is_logged_once_however_its_library_words_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = Brokers({}, PublishOptions(), report=Sink().report, on_change=lambda: None)
+    inner = MemoryPublisher("m", "", report=Sink().report, on_change=lambda: None, options=None)
+    brokers.by_name["m"] = Broker("memory", inner)
+    for inner.unavailable in ("unreachable: 1/1", "unreachable: 0/2", "login_refused: no", None):
+        brokers._changed("m")
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert [level for level, _ in logged] == ["WARNING", "WARNING"], logged

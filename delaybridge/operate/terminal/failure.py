@@ -88,7 +88,7 @@ class Failure(Exception):
         return self.exit
 
 
-_EXIT_OF_FILES = {FileNotFoundError: Exit.REFUSED}  # it names no file that is there
+_EXIT_OF_FILES: dict[type[OSError], Exit] = {FileNotFoundError: Exit.REFUSED}
 INTERRUPTED = Failure(Exit.INTERRUPTED, "interrupted", None, "interrupted")
 
 
