@@ -113,7 +113,7 @@ WHOLE = [
            faults=Faults(refused=1)),
     Bounds("calm, one worker", NOW_AND_LATER, 4, lead=1, graceful=True, faults=Faults(refused=1)),
     Bounds("crash twice", NOW_AND_LATER, 3, workers=2, lead=1, faults=Faults(crash=2)),
-    Bounds("pause twice", LATER, 3, workers=2, faults=Faults(pause=2)),
+    Bounds("pause twice, whole", LATER, 3, workers=2, faults=Faults(pause=2)),
     Bounds("replies are lost", NOW_AND_LATER, 3, lead=1, faults=Faults(lost=2, refused=1)),
     Bounds("owner's calls twice", NOW_AND_LATER, 3, lead=1, faults=Faults(twice=1, refused=1),
            verbs=OWNERS, graceful=True),
