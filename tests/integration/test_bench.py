@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from bench import results
 from bench.__main__ import PROGRAMS, Program
-from bench.peers.__main__ import PEERS
+from bench.peers.__main__ import PEERS, Sheet
+from bench.peers.plugin import Plugin
 from bench.shapes import SHAPES
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -60,6 +63,24 @@ def test_every_program_is_listed() -> None:
     plain_consumers = {"receive_kafka", "receive_rabbitmq"}  # processes of `lateness`
     others = {"__main__", "results"}  # they run programs
     assert programs - plain_consumers - others == {one.name for one in PROGRAMS} - {"peers"}
+
+
+def test_pages_quote_the_results() -> None:
+    found = results.RESULTS.read_text()
+    for page, with_ in (
+        (results.PEERS, results.with_figures),
+        (results.README, results.with_speed),
+    ):
+        text = page.read_text()
+        assert text == with_(text, found), "python -m bench.results writes them"
+
+
+def test_a_peer_that_is_not_here_has_a_row_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELAYBRIDGE_TEST_PLUGIN_ROOT", raising=False)
+    sheet = Sheet(Plugin, due=1, pending=1, seconds=1)
+    sheet.measure(Mock(), runs=1)
+    assert sheet.row() == [Plugin.name, *"------"]
+    assert "DELAYBRIDGE_TEST_PLUGIN_ROOT" in sheet.limits()[-1]
 
 
 @pytest.mark.slow
