@@ -167,6 +167,7 @@ def test_the_recipe_for_java_delays_its_message(reader: Reader) -> None:
     reader.check_arrives(reader.follow("Java"), CONSUMER, "order 13 of Java")
 
 
+@pytest.mark.slow
 def test_the_recipe_for_tenants_limits_one_and_not_the_other(reader: Reader) -> None:
     name = reader.follow("Limit a tenant")
     reader.check_arrives(name, CONSUMER, "acme 9")
@@ -194,6 +195,7 @@ def test_the_recipe_for_a_slow_team_has_workers_and_rules_that_are_its_own(reade
     assert "of reports" not in reader.printed(CONSUMER)
 
 
+@pytest.mark.slow
 def test_the_recipe_that_re_arms_itself_comes_to_its_last_step(reader: Reader) -> None:
     name = reader.follow("A workflow that re-arms itself")
     reader.check_arrives(name, f"{name}.last", "invoice 7: reminder 3")

@@ -83,6 +83,7 @@ def reader(tmp_path: Path, redis_url: str, rabbitmq_url: str, request: Any) -> I
         reader.close()
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_rabbitmq(reader: Reader) -> None:
     worker, consumer, shell, python, change, program, last = reader.blocks(RABBITMQ)
     reader.start("worker", worker, "sh")

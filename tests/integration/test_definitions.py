@@ -208,6 +208,6 @@ def test_what_cannot_be_read_is_named_and_not_exported(
 
 def test_a_file_that_cannot_be_read_or_written_is_an_error(run: Run, tmp_path: Path) -> None:
     missing = run("definitions", "import", str(tmp_path / "none"))
-    assert (missing.code, missing.out) == (1, "")
+    assert (missing.code, missing.out) == (2, "")
     assert "No such file" in missing.err
-    assert run("definitions", "export", "-o", str(tmp_path / "no" / "dir")).code == 1
+    assert run("definitions", "export", "-o", str(tmp_path / "no" / "dir")).code == 2

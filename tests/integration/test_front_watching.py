@@ -118,7 +118,9 @@ async def test_a_front_and_its_clients_are_seen_while_they_live(
 
     async def is_shown() -> bool:
         front = await watched.front()
-        return bool(front and front.clients and front.exchanges)
+        if not (front and front.clients and front.exchanges):
+            return False
+        return front.clients[0]["held_ms"] is None  # what it was asked at that moment is answered
 
     await until_async(is_shown, "the front announces its client and its exchange")
     front = await watched.front()
