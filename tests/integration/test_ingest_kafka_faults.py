@@ -161,6 +161,7 @@ class TestInputThatCannotBeRead:
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3) | named(10, 13))
 
+    @pytest.mark.slow
     async def test_reading_resumes_when_the_right_to_read_is_given_back(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-25

@@ -205,6 +205,7 @@ class TestReadTwice:
         assert {r.value for r in records_now[51:]} == {b"last", b"new"}
         assert {m.body for m in await entrance.delayed()} == {b"x again", b"y again"}
 
+    @pytest.mark.slow
     async def test_no_record_is_lost_or_doubled_while_processes_come_and_go(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-21

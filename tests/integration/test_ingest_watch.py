@@ -188,6 +188,7 @@ async def test_a_second_binding_to_the_intake_queue_is_removed_and_a_missing_one
         (["policies"], "", {"dead-letter-strategy": "at-most-once"}),
     ],
 )
+@pytest.mark.slow_with("kinds2-*", "kinds3-*")
 async def test_a_policy_that_deletes_or_hides_a_queue_is_red_with_the_command_that_keeps_it_off(
     kinds: list[str],
     queue: str,

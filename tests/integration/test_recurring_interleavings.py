@@ -18,7 +18,7 @@ from delaybridge.store.calls import Calls
 from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable, make_runs
 
 EVERY_MS, PAUSE_MS = 4000, 1500
-SEEDS = 2 * settings().max_examples
+SEEDS = settings().max_examples
 STEPS = 400
 
 
