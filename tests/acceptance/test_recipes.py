@@ -18,7 +18,7 @@ import pytest
 from delaybridge import Client
 from tests.rigs.bridge import ROOT
 from tests.rigs.pages import blocks
-from tests.rigs.terminals import NewUser
+from tests.rigs.terminals import WatchedUser
 from tests.rigs.waiting import until
 from tests.servers import languages
 from tests.servers.process import LOOPBACK, free_port
@@ -37,13 +37,8 @@ def flaky():
 """
 
 
-class Reader(NewUser):
+class Reader(WatchedUser):
     """A reader of the page, whose worker and consumer run."""
-
-    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
-        super().__init__(folder, redis_url, rabbitmq_url)
-        brokers = {"rabbitmq": rabbitmq_url}
-        self.client = Client(redis_url, namespace=self.name, brokers=brokers)
 
     def follow(self, title: str, setup: str = "") -> str:
         """Do what a section says; returns the name of its program."""
@@ -62,11 +57,6 @@ class Reader(NewUser):
         self.start(f"{name}.last", last, "sh")
         return name
 
-    def is_read(self) -> bool:
-        """Whether the worker reads the delay exchange."""
-        ingests = self.client.stats().ingests
-        return [each.state for one in ingests for each in one.sources] == ["reading"]
-
     def check_arrives(self, name: str, log: str, text: str) -> None:
         """Check that it arrives, and that nothing waits: what was cancelled never comes."""
 
@@ -76,16 +66,7 @@ class Reader(NewUser):
             return ""
 
         until(lambda: text in said(), lambda: f"{text!r} of {name}: {said()}", interval_s=0.1)
-
-        def left() -> tuple[int, ...]:
-            found = self.client.stats()
-            return found.delayed, found.in_flight, found.parked, found.dead
-
-        until(lambda: not any(left()), lambda: f"nothing waits: {left()}", interval_s=0.1)
-
-    def close(self) -> None:
-        super().close()
-        self.client.close()
+        self.check_nothing_waits()
 
 
 def is_open(port: int) -> bool:
@@ -99,7 +80,7 @@ def reader(
     tmp_path_factory: pytest.TempPathFactory, redis_url: str, rabbitmq_url: str
 ) -> Iterator[Reader]:
     """A reader who has started a worker as the page says, and the README's consumer."""
-    reader = Reader(tmp_path_factory.mktemp("recipes"), redis_url, rabbitmq_url)
+    reader = Reader(tmp_path_factory.mktemp("recipes"), redis_url, {"rabbitmq": rabbitmq_url})
     try:
         (consumer,) = (block for block in blocks("README.md", "sh") if "consume(" in block)
         reader.start(CONSUMER, reader.here(consumer), "sh")

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from delaybridge import Client
 from tests.rigs.pages import blocks
-from tests.rigs.terminals import NewUser
+from tests.rigs.terminals import WatchedUser
 from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import speaks_amqp
@@ -27,12 +26,11 @@ CELERY, LEAVING = "docs/celery.md", "docs/leaving-the-plugin.md"
 START_AGAIN = "delaybridge scan --with-ingest"
 
 
-class Reader(NewUser):
-    """A reader of the tutorials, and a client that sees what waits."""
+class Reader(WatchedUser):
+    """A reader of the tutorials."""
 
     def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
-        super().__init__(folder, redis_url, brokers["rabbitmq"], brokers.get("kafka", ""))
-        self.client = Client(redis_url, namespace=self.name, brokers=brokers)
+        super().__init__(folder, redis_url, brokers)
         self.environment["DELAYBRIDGE_INGEST__GROUP"] = f"{self.name}.ingest"
 
     def blocks(self, page: str) -> list[str]:
@@ -40,11 +38,6 @@ class Reader(NewUser):
         found = [self.here(block) for block in blocks(page, "sh")]
         assert "pip install delaybridge" in found[0]
         return found[1:]
-
-    def is_read(self) -> bool:
-        """Whether the worker reads the delay exchange or topic."""
-        ingests = self.client.stats().ingests
-        return [each.state for one in ingests for each in one.sources] == ["reading"]
 
     def do_without_a_worker(self, number: int, last: str, consumer: str) -> None:
         """End the worker, do the last step, and start it again: its message was kept."""
@@ -56,19 +49,6 @@ class Reader(NewUser):
         until(lambda: self.processes[-1].poll() is not None, "it is scheduled")
         self.start("again", START_AGAIN, "sh")
         self.wait_printed(consumer, "late, not lost")
-
-    def check_nothing_waits(self) -> None:
-        """Check that no message is pending or dead: cancelled ones are gone, none was refused."""
-
-        def left() -> tuple[int, ...]:
-            found = self.client.stats()
-            return found.delayed, found.in_flight, found.parked, found.dead
-
-        until(lambda: not any(left()), lambda: f"nothing waits: {left()}", interval_s=0.05)
-
-    def close(self) -> None:
-        super().close()
-        self.client.close()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from delaybridge import Client
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import ROOT
 from tests.rigs.waiting import DEADLINE_S, until
@@ -102,3 +103,29 @@ class NewUser(Terminals):
         text = text.replace('redis.url = "', settings).replace(LOCAL_REDIS, self.redis_url)
         text = text.replace(LOCAL_KAFKA, self._kafka)
         return text.replace(LOCAL_RABBITMQ, self.rabbitmq_url).replace("orders", self.name)
+
+
+class WatchedUser(NewUser):
+    """A new user, and a client that sees what waits."""
+
+    def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
+        super().__init__(folder, redis_url, brokers["rabbitmq"], brokers.get("kafka", ""))
+        self.client = Client(redis_url, namespace=self.name, brokers=brokers)
+
+    def is_read(self) -> bool:
+        """Whether the worker reads the delay exchange or topic."""
+        ingests = self.client.stats().ingests
+        return [each.state for one in ingests for each in one.sources] == ["reading"]
+
+    def check_nothing_waits(self) -> None:
+        """Check that no message is pending or dead: cancelled ones are gone, none was refused."""
+
+        def left() -> tuple[int, ...]:
+            found = self.client.stats()
+            return found.delayed, found.in_flight, found.parked, found.dead
+
+        until(lambda: not any(left()), lambda: f"nothing waits: {left()}", interval_s=0.05)
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
