@@ -41,7 +41,7 @@ class Brokers:
         self.by_name = {PULL: Broker(PULL, pull)}
         self.by_name |= {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
-        self._logged: dict[str, str | None] = {}  # its word that was logged last; None: available
+        self._logged: dict[str, str | None] = {}  # the word logged last; None: available
         self._background = Background()
 
     async def keep(self) -> None:
